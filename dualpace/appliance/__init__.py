@@ -1,0 +1,1 @@
+"""What runs in the container: HTTP frontend, entry point, health."""

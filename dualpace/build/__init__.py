@@ -1,0 +1,1 @@
+"""Toolchains, the content-addressed store, the bundle."""

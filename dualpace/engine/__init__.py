@@ -1,0 +1,1 @@
+"""Rings, step programs and the engines."""

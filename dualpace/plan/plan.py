@@ -1,0 +1,209 @@
+"""The plan: a spec with everything resolved. Frozen, JSON-serialisable, and all that the serving side knows of a spec.
+
+Sizes are in bytes, times in seconds, rates per second, unless a name says otherwise.
+"""
+
+from typing import Literal
+
+from dualpace.frozen import Frozen
+
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
+class Rope(Frozen):
+    """Rotary embedding of one layer group. `scaling` "none" ignores the other scaling fields."""
+
+    theta: float
+    scaling: Literal["none", "linear", "llama3", "yarn"] = "none"
+    factor: float = 1.0
+    original_context: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+
+
+class LayerGroup(Frozen):
+    """Layers that share a block table: same window, same rope. `window` 0 is full attention, else tokens seen."""
+
+    name: str
+    layers: tuple[int, ...]
+    window: int
+    rope: Rope
+
+
+class Model(Frozen):
+    """The architecture as kernels and step programs need it. Element counts; `dtype` is that of weights and KV."""
+
+    family: str
+    dtype: Literal["bf16", "fp16", "fp32"]
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    context: int
+    norm_eps: float
+    norm_offset: float
+    activation: Literal["silu", "gelu_tanh"]
+    qkv_bias: bool
+    qk_norm: bool
+    post_norms: bool
+    tie_embeddings: bool
+    embed_scale: float
+    attention_scale: float
+    groups: tuple[LayerGroup, ...]
+
+    @property
+    def gqa_ratio(self) -> int:
+        """Query heads per KV head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one weight, activation or KV element."""
+        return DTYPE_BYTES[self.dtype]
+
+    def group_of(self, layer: int) -> int:
+        """Index of the group that `layer` belongs to."""
+        return next(g for g, group in enumerate(self.groups) if layer in group.layers)
+
+
+class Weights(Frozen):
+    """Where weights come from. `kind` "random" uses `seed`; else `path` is a folder of safetensors or a .gguf."""
+
+    kind: Literal["random", "safetensors", "gguf"]
+    path: str = ""
+    seed: int = 0
+
+
+class Attention(Frozen):
+    """Decode attention. `split_tokens`: KV tokens of one split, so of one work item."""
+
+    page_size: int
+    route: Literal["auto", "split", "workqueue", "flashinfer"]
+    split_tokens: int
+
+
+class GroupPages(Frozen):
+    """KV pages of one layer group. A block is one page in one layer: K then V, all KV heads."""
+
+    group: str
+    pages: int
+    block_bytes: int
+    page_bytes: int
+    pages_per_row: int
+
+
+class Program(Frozen):
+    """A step program that exists: `rows` decode rows at most, `tokens` tokens in all at most."""
+
+    kind: Literal["decode", "mixed"]
+    rows: int
+    tokens: int
+
+
+class Schedule(Frozen):
+    """Capacities of the scheduler. `max_requests` is rows plus queue; token counts are in tokens."""
+
+    max_batch: int
+    prefill_chunk: int
+    max_queued_requests: int
+    max_queued_tokens: int
+    max_requests: int
+    max_context: int
+    history_page: int
+    history_pages: int
+    programs: tuple[Program, ...]
+
+
+class Rings(Frozen):
+    """Rings between frontends and engine; slots are powers of two, `arena_words` are 4-byte words."""
+
+    transport: Literal["shm", "rdma"]
+    rings: int
+    request_slots: int
+    token_slots: int
+    arena_words: int
+    bytes: int
+
+
+class Offload(Frozen):
+    """KV beyond device memory."""
+
+    mode: Literal["off", "recall", "cooperative"]
+    host_budget: int
+    sparse_blocks: int
+
+
+class Target(Frozen):
+    """The hardware: `sm` is "" for the CPU, else like "90a". Rates are measured where `source` says so."""
+
+    name: str
+    kind: Literal["cpu", "cuda"]
+    sm: str
+    count: int
+    memory: int
+    read_bandwidth: float
+    flops: float
+    source: str
+
+
+class Memory(Frozen):
+    """The memory map of one device. `free` is what is left under the limit after `kv`."""
+
+    limit: int
+    weights: int
+    activations: int
+    logits: int
+    history: int
+    scheduler: int
+    kv: int
+    free: int
+
+
+class Serving(Frozen):
+    """The HTTP side as the frontend needs it."""
+
+    host: str
+    port: int
+    model_name: str
+    api_key_file: str
+    max_body: int
+    drain: float
+    chat_template: str
+
+
+class Floor(Frozen):
+    """Roofline at one operating point: the least time a decode step can take, and what bounds it."""
+
+    rows: int
+    context: int
+    seconds: float
+    weight_seconds: float
+    flop_seconds: float
+    kv_seconds: float
+    bound: Literal["bandwidth", "compute"]
+
+
+class Plan(Frozen):
+    """Everything resolved. `auto` never appears here except as the policy of `attention.route`."""
+
+    name: str
+    model: Model
+    weights: Weights
+    attention: Attention
+    pages: tuple[GroupPages, ...]
+    schedule: Schedule
+    rings: Rings
+    offload: Offload
+    target: Target
+    memory: Memory
+    serving: Serving
+    parameters: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    floors: tuple[Floor, ...]

@@ -1,0 +1,85 @@
+"""A step program as data: the operations of one forward pass over named buffers and the table of layer weights.
+
+The CPU engine interprets it, graph capture walks it. Buffers are named, never addressed; `weights` name entries of the
+weight table (`layers.3.qkv`); `layer` is -1 outside the layers. T is the step's tokens, R its rows (see `buffers`).
+"""
+
+from dualpace.frozen import Frozen
+from dualpace.plan.plan import Model
+
+
+class Op(Frozen):
+    """One operation: reads `inputs`, writes `outputs`. An output named in `inputs` is updated in place."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[str, ...] = ()
+    layer: int = -1
+
+
+def buffers(model: Model) -> dict[str, tuple[str, int]]:
+    """Activation buffers: name -> (leading dimension "T" or "R", elements of a row)."""
+    heads = model.heads + 2 * model.kv_heads
+    return {
+        "residual": ("T", model.hidden),
+        "x": ("T", model.hidden),
+        "qkv": ("T", heads * model.head_dim),
+        "attn": ("T", model.heads * model.head_dim),
+        "y": ("T", model.hidden),
+        "gate_up": ("T", 2 * model.intermediate),
+        "act": ("T", model.intermediate),
+        "last": ("R", model.hidden),
+        "logits": ("R", model.vocab),
+    }
+
+
+def _layer(model: Model, layer: int) -> list[Op]:
+    def weight(*names: str) -> tuple[str, ...]:
+        return tuple(f"layers.{layer}.{name}" for name in names)
+
+    qk_norms = weight("q_norm", "k_norm") if model.qk_norm else ()
+    qkv_weights = weight("qkv", "qkv_bias") if model.qkv_bias else weight("qkv")
+    ops = [
+        Op(kind="linear", inputs=("x",), outputs=("qkv",), weights=qkv_weights, layer=layer),
+        Op(kind="rope_append", inputs=("qkv",), outputs=("qkv", "kv"), weights=qk_norms, layer=layer),
+        Op(kind="attention", inputs=("qkv", "kv"), outputs=("attn",), layer=layer),
+        Op(kind="linear", inputs=("attn",), outputs=("y",), weights=weight("o"), layer=layer),
+    ]
+    if model.post_norms:
+        ops.append(Op(kind="norm", inputs=("y",), outputs=("y",), weights=weight("post_attn_norm"), layer=layer))
+    ops += [
+        Op(
+            kind="add_norm",
+            inputs=("residual", "y"),
+            outputs=("residual", "x"),
+            weights=weight("mlp_norm"),
+            layer=layer,
+        ),
+        Op(kind="linear", inputs=("x",), outputs=("gate_up",), weights=weight("gate_up"), layer=layer),
+        Op(kind="gate", inputs=("gate_up",), outputs=("act",), layer=layer),
+        Op(kind="linear", inputs=("act",), outputs=("y",), weights=weight("down"), layer=layer),
+    ]
+    if model.post_norms:
+        ops.append(Op(kind="norm", inputs=("y",), outputs=("y",), weights=weight("post_mlp_norm"), layer=layer))
+    following = f"layers.{layer + 1}.attn_norm" if layer + 1 < model.layers else "final_norm"
+    ops.append(
+        Op(kind="add_norm", inputs=("residual", "y"), outputs=("residual", "x"), weights=(following,), layer=layer)
+    )
+    return ops
+
+
+def step_program(model: Model) -> tuple[Op, ...]:
+    """The forward pass of one step, from token ids to sampled tokens."""
+    ops = [
+        Op(kind="embed", inputs=("tokens",), outputs=("residual",), weights=("embed",)),
+        Op(kind="norm", inputs=("residual",), outputs=("x",), weights=("layers.0.attn_norm",)),
+    ]
+    for layer in range(model.layers):
+        ops += _layer(model, layer)
+    ops += [
+        Op(kind="gather", inputs=("x", "sample_index"), outputs=("last",)),
+        Op(kind="linear", inputs=("last",), outputs=("logits",), weights=("head",)),
+        Op(kind="sample", inputs=("logits",), outputs=("sampled",)),
+    ]
+    return tuple(ops)

@@ -1,0 +1,1 @@
+"""Plan -> named source texts; touches no disk."""

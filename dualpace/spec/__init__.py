@@ -1,0 +1,1 @@
+"""The spec language: YAML text with positions -> pydantic models -> JSON Schema."""
