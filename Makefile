@@ -1,0 +1,56 @@
+# Everything a newcomer runs. Arguments:
+#   PYTHON=python3.12   interpreter of the virtual environment
+#   VENV=.venv          where it lives
+#   PIP_ARGS=...        passed to every pip install, for example an index of your own
+#   PROMPT='...'        what `make quickstart` completes
+PYTHON ?= python3
+VENV ?= .venv
+PIP_ARGS ?=
+PROMPT ?= The three laws of thermodynamics state that
+CONSTRAINTS := constraints/cpu.txt
+BIN := $(VENV)/bin
+CXX_SOURCES = $$(git ls-files 'dualpace/templates/*.hpp' 'dualpace/templates/*.cpp' 'dualpace/templates/*.cu' 'dualpace/templates/*.cuh' 'tests/*.cpp')
+
+.PHONY: quickstart test test-gpu check format bench clean
+
+quickstart: $(VENV)/.quickstart
+	@$(BIN)/python scripts/quickstart_model.py
+	@$(BIN)/dualpace build specs/quickstart.yaml --no-image
+	@$(BIN)/dualpace generate specs/quickstart.yaml --prompt "$(PROMPT)" --max-tokens 64
+
+test: check
+	$(BIN)/python -m pytest
+
+# Device tests: on a machine with an NVIDIA GPU, with torch for CUDA already in $(PYTHON).
+test-gpu:
+	$(PYTHON) -m pytest -m gpu tests/gpu
+
+check: $(VENV)/.test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/cpu_decode.py
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "dualpace needs Python 3.11 to 3.13; say which with: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.%: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
+	@echo "Installing dualpace[$*] into $(VENV); the first time takes a minute or two"
+	$(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS) -c $(CONSTRAINTS) -e '.[$*]'
+	@touch $@
