@@ -12,23 +12,30 @@ from dualpace.spec.units import Duration, Size
 
 Auto = Literal["auto"]
 Family = Literal["llama", "mistral", "qwen2", "qwen3", "gemma3"]
-Positive = Annotated[int, Field(gt=0)]
+
+# Limits far above any model or machine, so that a slip of the keyboard is caught here and plans stay small.
+Layers = Annotated[int, Field(gt=0, le=1024)]
+Heads = Annotated[int, Field(gt=0, le=1024)]
+Elements = Annotated[int, Field(gt=0, le=2**20)]
+Tokens = Annotated[int, Field(gt=0, le=2**27)]
+Factor = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
 class RopeScaling(Frozen):
     """How rotary frequencies are stretched beyond the context that the model was trained with."""
 
     type: Literal["linear", "llama3", "yarn"] = Field(description="Scaling rule.", examples=["llama3"])
-    factor: float = Field(gt=0, description="Context stretch, a ratio.", examples=[8.0])
-    original_context: Positive | None = Field(
+    factor: Factor = Field(description="Context stretch, a ratio.", examples=[8.0])
+    original_context: Tokens | None = Field(
         None, description="Context the model was trained with, in tokens; llama3 and yarn need it.", examples=[8192]
     )
-    low_freq_factor: float = Field(1.0, gt=0, description="llama3: low-frequency bound, a ratio.", examples=[1.0])
-    high_freq_factor: float = Field(4.0, gt=0, description="llama3: high-frequency bound, a ratio.", examples=[4.0])
-    beta_fast: float = Field(32.0, gt=0, description="yarn: fast bound, in rotations.", examples=[32.0])
-    beta_slow: float = Field(1.0, gt=0, description="yarn: slow bound, in rotations.", examples=[1.0])
-    attention_factor: float | None = Field(
-        None, gt=0, description="yarn: factor on queries and keys; derived from `factor` if absent.", examples=[1.0]
+    low_freq_factor: Factor = Field(1.0, description="llama3: low-frequency bound, a ratio.", examples=[1.0])
+    high_freq_factor: Factor = Field(4.0, description="llama3: high-frequency bound, a ratio.", examples=[4.0])
+    beta_fast: Factor = Field(32.0, description="yarn: fast bound, in rotations.", examples=[32.0])
+    beta_slow: Factor = Field(1.0, description="yarn: slow bound, in rotations.", examples=[1.0])
+    attention_factor: Factor | None = Field(
+        None, description="yarn: factor on queries and keys; derived from `factor` if absent.", examples=[1.0]
     )
 
 
@@ -36,32 +43,32 @@ class Shape(Frozen):
     """The architecture's numbers, so that a spec can be linted, planned and built without weights or a network."""
 
     family: Family = Field(description="Architecture family.", examples=["llama"])
-    layers: Positive = Field(description="Decoder layers.", examples=[32])
-    hidden: Positive = Field(description="Hidden size, in elements.", examples=[4096])
-    heads: Positive = Field(description="Query heads.", examples=[32])
-    kv_heads: Positive = Field(description="Key and value heads.", examples=[8])
-    head_dim: Positive | None = Field(
+    layers: Layers = Field(description="Decoder layers.", examples=[32])
+    hidden: Elements = Field(description="Hidden size, in elements.", examples=[4096])
+    heads: Heads = Field(description="Query heads.", examples=[32])
+    kv_heads: Heads = Field(description="Key and value heads.", examples=[8])
+    head_dim: Elements | None = Field(
         None, description="Elements of one head; hidden / heads if absent.", examples=[128]
     )
-    intermediate: Positive = Field(description="MLP width, in elements.", examples=[14336])
-    vocab: Positive = Field(description="Rows of the embedding table.", examples=[128256])
-    context: Positive = Field(description="Longest context the model supports, in tokens.", examples=[131072])
-    norm_eps: float = Field(1e-6, gt=0, description="Epsilon of the RMS norms.", examples=[1e-5])
-    rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary frequencies.", examples=[500000.0])
-    rope_local_theta: float | None = Field(
-        None, gt=0, description="Base of the rotary frequencies in sliding-window layers.", examples=[10000.0]
+    intermediate: Elements = Field(description="MLP width, in elements.", examples=[14336])
+    vocab: Annotated[int, Field(gt=0, le=2**22)] = Field(description="Rows of the embedding table.", examples=[128256])
+    context: Tokens = Field(description="Longest context the model supports, in tokens.", examples=[131072])
+    norm_eps: Factor = Field(1e-6, description="Epsilon of the RMS norms.", examples=[1e-5])
+    rope_theta: Factor = Field(10000.0, description="Base of the rotary frequencies.", examples=[500000.0])
+    rope_local_theta: Factor | None = Field(
+        None, description="Base of the rotary frequencies in sliding-window layers.", examples=[10000.0]
     )
     rope_scaling: RopeScaling | None = Field(None, description="Rotary scaling of the full-attention layers.")
-    sliding_window: Positive | None = Field(
+    sliding_window: Tokens | None = Field(
         None, description="Tokens a sliding-window layer sees, itself included.", examples=[512]
     )
-    sliding_pattern: Positive = Field(
+    sliding_pattern: Layers = Field(
         1,
         description="With a sliding window: every n-th layer has full attention; 1 means that all layers slide.",
         examples=[6],
     )
-    attention_scale: float | None = Field(
-        None, gt=0, description="Factor on query-key products; head_dim ** -0.5 if absent.", examples=[0.0625]
+    attention_scale: Factor | None = Field(
+        None, description="Factor on query-key products; head_dim ** -0.5 if absent.", examples=[0.0625]
     )
     tie_embeddings: bool = Field(False, description="The output head is the embedding table.", examples=[True])
 
@@ -83,10 +90,11 @@ class ModelSection(Frozen):
     )
     revision: str | None = Field(
         None,
-        description="Commit of the hub repository, so that a build repeats.",
+        pattern=r"^[0-9a-f]{40}$",
+        description="Commit of the hub repository, 40 hex digits, so that a build repeats.",
         examples=["d04e592bb4f6aa9cfee91e2e20afa771667e1d4b"],
     )
-    path: str | None = Field(
+    path: Text | None = Field(
         None,
         description="Folder with config.json and safetensors, or a .gguf file; relative to the spec.",
         examples=["../models/gemma-3-270m.gguf"],
@@ -95,7 +103,7 @@ class ModelSection(Frozen):
     dtype: Literal["bf16", "fp16", "fp32"] | Auto = Field(
         "auto", description="Type of weights, activations and KV.", examples=["bf16"]
     )
-    max_context: Positive | Auto = Field(
+    max_context: Tokens | Auto = Field(
         "auto", description="Longest prompt and output together, in tokens.", examples=[8192]
     )
     weights: Literal["checkpoint"] | RandomWeights = Field(
@@ -108,7 +116,7 @@ class ModelSection(Frozen):
 class AttentionSection(Frozen):
     """The attention kernels' specialisation."""
 
-    gqa_ratio: Positive | Auto = Field("auto", description="Query heads per KV head, a check.", examples=[4])
+    gqa_ratio: Heads | Auto = Field("auto", description="Query heads per KV head, a check.", examples=[4])
     page_size: Literal[8, 16, 32, 64, 128] | Auto = Field(
         "auto", description="Token positions of a KV page.", examples=[16]
     )
@@ -126,8 +134,12 @@ class SchedulerSection(Frozen):
     prefill_chunk: Annotated[int, Field(ge=16, le=8192)] | Auto = Field(
         "auto", description="Most prompt tokens of a step.", examples=[2048]
     )
-    max_queued_requests: Positive = Field(1024, description="Requests that may wait.", examples=[1024])
-    max_queued_tokens: Positive | Auto = Field("auto", description="Prompt tokens that may wait.", examples=[1048576])
+    max_queued_requests: Annotated[int, Field(gt=0, le=2**20)] = Field(
+        1024, description="Requests that may wait.", examples=[1024]
+    )
+    max_queued_tokens: Annotated[int, Field(gt=0, le=2**32)] | Auto = Field(
+        "auto", description="Prompt tokens that may wait.", examples=[1048576]
+    )
 
 
 class NicSection(Frozen):
@@ -136,7 +148,7 @@ class NicSection(Frozen):
     transport: Literal["shm", "rdma"] = Field(
         "shm", description="Shared memory with a local frontend, or one-sided RDMA.", examples=["shm"]
     )
-    device: str | None = Field(None, description="RDMA device.", examples=["mlx5_0"])
+    device: Text | None = Field(None, description="RDMA device.", examples=["mlx5_0"])
     port: Annotated[int, Field(ge=1, le=255)] = Field(1, description="Port of the device.", examples=[1])
     gid_index: Annotated[int, Field(ge=0, le=255)] = Field(3, description="Index of the GID.", examples=[3])
     rings: Annotated[int, Field(ge=1, le=64)] = Field(1, description="Rings, one per frontend.", examples=[1])
@@ -148,7 +160,7 @@ class NicSection(Frozen):
 class SparseOffload(Frozen):
     """Lossy recall: each step attends to the best blocks only."""
 
-    blocks: Positive = Field(description="KV blocks recalled per row and layer.", examples=[256])
+    blocks: Tokens = Field(description="KV blocks recalled per row and layer.", examples=[256])
 
 
 class OffloadSection(Frozen):
@@ -170,9 +182,9 @@ class OffloadSection(Frozen):
 class TargetSection(Frozen):
     """The hardware that the deployment is compiled for."""
 
-    gpu: str | None = Field(None, description="GPU by name, see `dualpace plan`.", examples=["h200"])
+    gpu: Text | None = Field(None, description="GPU by name, see `dualpace plan`.", examples=["h200"])
     cpu: bool = Field(False, description="Serve on the CPU engine.", examples=[True])
-    count: Positive = Field(1, description="Cards of one host.", examples=[1])
+    count: Annotated[int, Field(gt=0, le=64)] = Field(1, description="Cards of one host.", examples=[1])
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         0.9, description="Share of the device's memory that the engine may use, a ratio.", examples=[0.9]
     )
@@ -184,17 +196,17 @@ class TargetSection(Frozen):
 class ServingSection(Frozen):
     """The HTTP side."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on.", examples=["0.0.0.0"])
+    host: Text = Field("127.0.0.1", description="Address to listen on.", examples=["0.0.0.0"])
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8000, description="TCP port; 0 picks one.", examples=[8000])
-    model_name: str | None = Field(None, description="Name in the API; the spec's name if absent.", examples=["llama"])
-    api_key_file: str | None = Field(
+    model_name: Text | None = Field(None, description="Name in the API; the spec's name if absent.", examples=["llama"])
+    api_key_file: Text | None = Field(
         None, description="File with one API key a line; relative to the spec.", examples=["keys.txt"]
     )
     max_body: Size = Field("8MiB", validate_default=True, description="Largest request body.", examples=["8MiB"])
     drain: Duration = Field(
         "8s", validate_default=True, description="Longest wait for running requests at shutdown.", examples=["8s"]
     )
-    chat_template: str | None = Field(
+    chat_template: Text | None = Field(
         None,
         description="Jinja file that replaces the model's template; relative to the spec.",
         examples=["chat.jinja"],
@@ -205,12 +217,14 @@ class Spec(Frozen):
     """One deployment of one model."""
 
     name: str = Field(
-        pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$", description="Name of the deployment.", examples=["quickstart"]
+        pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$",
+        description="Name of the deployment: lower-case letters, digits, dots and hyphens.",
+        examples=["quickstart"],
     )
     model: ModelSection
-    attention: AttentionSection = AttentionSection()
-    scheduler: SchedulerSection = SchedulerSection()
-    nic: NicSection = NicSection()
-    offload: OffloadSection = OffloadSection()
+    attention: AttentionSection = Field(default_factory=AttentionSection)
+    scheduler: SchedulerSection = Field(default_factory=SchedulerSection)
+    nic: NicSection = Field(default_factory=NicSection)
+    offload: OffloadSection = Field(default_factory=OffloadSection)
     target: TargetSection
-    serving: ServingSection = ServingSection()
+    serving: ServingSection = Field(default_factory=ServingSection)

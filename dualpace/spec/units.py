@@ -1,6 +1,7 @@
 """Sizes and durations as typed strings: `40GiB`, `40GB`, `250ms`; a bare number is refused."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -12,23 +13,26 @@ SIZE_UNITS = {
 }  # fmt: skip
 DURATION_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 
-_NUMBER = r"(\d+(?:\.\d+)?)"
+_NUMBER = "([0-9]{1,9}(?:[.][0-9]{1,9})?)"
 SIZE_PATTERN = f"^{_NUMBER} ?({'|'.join(SIZE_UNITS)})$"
 DURATION_PATTERN = f"^{_NUMBER} ?({'|'.join(DURATION_UNITS)})$"
 
 
-def _quantity(text: object, pattern: str, units: dict[str, float] | dict[str, int], examples: str) -> float:
+def _quantity(text: object, pattern: str, units: Mapping[str, float], example: str) -> float:
     if not isinstance(text, str):
-        raise ValueError(f"needs a unit: write it like {examples}, not {text!r}")
-    match = re.match(pattern, text)
+        raise ValueError(f"{text!r} needs a unit: write it like {example}")
+    match = re.fullmatch(pattern, text)
     if match is None:
-        raise ValueError(f"{text!r} is not understood: write it like {examples}; units are {', '.join(units)}")
+        raise ValueError(f"{text!r} is not understood: write it like {example}; units are {', '.join(units)}")
     return float(match[1]) * units[match[2]]
 
 
 def parse_size(text: object) -> int:
-    """`40GiB` to bytes. Raises ValueError with the remedy."""
-    return round(_quantity(text, SIZE_PATTERN, SIZE_UNITS, "40GiB or 40GB"))
+    """`40GiB` to bytes, at least one. Raises ValueError with the remedy."""
+    size = round(_quantity(text, SIZE_PATTERN, SIZE_UNITS, "40GiB or 40GB"))
+    if size == 0:
+        raise ValueError(f"{text!r} is less than a byte")
+    return size
 
 
 def parse_duration(text: object) -> float:
@@ -36,7 +40,13 @@ def parse_duration(text: object) -> float:
     return _quantity(text, DURATION_PATTERN, DURATION_UNITS, "250ms or 30s")
 
 
-Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN})]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    WithJsonSchema({"type": "string", "format": "size", "pattern": SIZE_PATTERN}),
+]
 Duration = Annotated[
-    float, BeforeValidator(parse_duration), WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
+    float,
+    BeforeValidator(parse_duration),
+    WithJsonSchema({"type": "string", "format": "duration", "pattern": DURATION_PATTERN}),
 ]

@@ -1,0 +1,183 @@
+"""Document -> Spec, or everything that is wrong with it at once, each finding at its place in the text."""
+
+import json
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import NamedTuple, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from dualpace.diagnostic import Diagnostic, Severity, Span, ordered
+from dualpace.spec import schema
+from dualpace.spec.document import Document, Mapping, Node, Scalar
+from dualpace.spec.models import Spec
+
+FieldPath = tuple[str, ...]
+Kind = tuple[str, str]
+
+# What is wrong with a value, most telling first: of the complaints of a union's branches the first names the finding.
+_OUT_OF_RANGE = ("DP105", "out-of-range")
+_NO_UNIT = ("DP107", "unit")
+_FORMAT = ("DP108", "format")
+_WRONG_TYPE = ("DP104", "wrong-type")
+_UNKNOWN_VALUE = ("DP106", "unknown-value")
+_TELLING = (_OUT_OF_RANGE, _NO_UNIT, _FORMAT, _WRONG_TYPE, _UNKNOWN_VALUE)
+_KINDS: dict[str, Kind] = {
+    "greater_than": _OUT_OF_RANGE,
+    "greater_than_equal": _OUT_OF_RANGE,
+    "less_than": _OUT_OF_RANGE,
+    "less_than_equal": _OUT_OF_RANGE,
+    "finite_number": _OUT_OF_RANGE,
+    "value_error": _NO_UNIT,
+    "string_pattern_mismatch": _FORMAT,
+    "literal_error": _UNKNOWN_VALUE,
+}
+
+
+class Loaded(NamedTuple):
+    """`spec` is None exactly if there are diagnostics; they are all errors."""
+
+    spec: Spec | None
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def load(document: Document) -> Loaded:
+    """The spec that `document` holds."""
+    if document.root is None:
+        return Loaded(None, document.diagnostics)
+    try:
+        spec = Spec.model_validate(document.data(), strict=True)
+    except ValidationError as error:
+        return Loaded(None, ordered([*document.diagnostics, *_explain(document, error)]))
+    return Loaded(None if document.diagnostics else spec, document.diagnostics)
+
+
+def _explain(document: Document, error: ValidationError) -> Iterator[Diagnostic]:
+    """Pydantic's complaints as findings, one a field."""
+    missing: list[FieldPath] = []
+    unknown: list[FieldPath] = []
+    wrong: dict[FieldPath, set[Kind]] = {}
+    for complaint in error.errors(include_url=False, include_context=False, include_input=False):
+        path = _field_path(complaint["loc"])
+        if complaint["type"] == "missing":
+            missing.append(path)
+        elif complaint["type"] == "extra_forbidden":
+            unknown.append((*path, str(complaint["loc"][-1])))
+        else:
+            wrong.setdefault(path, set()).add(_KINDS.get(complaint["type"], _WRONG_TYPE))
+    meant = {path: _meant(path) for path in unknown}
+    for path in unknown:
+        yield _unknown_key(document, path, meant[path])
+    for path in missing:
+        if path not in meant.values():
+            yield _missing_key(document, path)
+    for path, kinds in wrong.items():
+        field = schema.field(path)
+        of_other_branches = isinstance(document.node(path), Mapping) and schema.properties(field)
+        if not of_other_branches:
+            yield _wrong_value(document, path, field, min(kinds, key=_TELLING.index))
+
+
+def _field_path(loc: tuple[int | str, ...]) -> FieldPath:
+    """The fields in `loc`, without pydantic's names for the branches of unions and keys that no field has."""
+    path: list[str] = []
+    model: type[BaseModel] | None = Spec
+    for step in loc:
+        if model and step in model.model_fields:
+            path.append(str(step))
+            annotation = model.model_fields[str(step)].annotation
+            candidates = (annotation, *get_args(annotation))
+            model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+    return tuple(path)
+
+
+def _meant(path: FieldPath) -> FieldPath | None:
+    """The field that the writer of the unknown key at `path` most likely had in mind."""
+    *section, key = path
+    everywhere = list(_fields(()))
+    for field in everywhere:
+        if field[-1] == key:
+            return field
+    known = {field[-1]: field for field in reversed(everywhere)}
+    known |= {name: (*section, name) for name in schema.properties(schema.field(tuple(section)))}
+    spelling = key.lower().replace("-", "_")
+    siblings = [name for name, field in known.items() if list(field[:-1]) == section]
+    close = get_close_matches(spelling, siblings, 1, 0.7) or get_close_matches(spelling, known, 1, 0.8)
+    return known[close[0]] if close else None
+
+
+def _fields(section: FieldPath) -> Iterator[FieldPath]:
+    for name in schema.properties(schema.field(section)):
+        yield (*section, name)
+        yield from _fields((*section, name))
+
+
+def _unknown_key(document: Document, path: FieldPath, meant: FieldPath | None) -> Diagnostic:
+    *section, key = path
+    span = document.key_span(path)
+    where = _dotted(tuple(section))
+    if meant and meant[-1] == key:
+        home = f"under `{_dotted(meant[:-1])}`" if meant[:-1] else "to the top level"
+        return _error(span, ("DP102", "misplaced-key"), f"{where} has no field `{key}`", f"move it {home}")
+    if meant:
+        help_ = f"did you mean `{meant[-1]}`?" if list(meant[:-1]) == section else f"did you mean `{_dotted(meant)}`?"
+    else:
+        help_ = f"its fields are {', '.join(schema.properties(schema.field(tuple(section))))}"
+    return _error(span, ("DP101", "unknown-key"), f"{where} has no field `{key}`", help_)
+
+
+def _missing_key(document: Document, path: FieldPath) -> Diagnostic:
+    message = f"{_dotted(path[:-1])} lacks `{path[-1]}`"
+    help_ = f"add {_example(path)}: {_description(path)}"
+    return _error(document.key_span(path[:-1]), ("DP103", "missing-key"), message, help_)
+
+
+def _wrong_value(document: Document, path: FieldPath, field: schema.Fragment, kind: Kind) -> Diagnostic:
+    node = document.node(path)
+    bare = isinstance(node, Scalar) and isinstance(node.value, int | float)
+    unit = ", a number without a unit" if kind == _NO_UNIT and bare else ""
+    message = f"{_dotted(path)} is {_shown(node)}{unit}: must be {schema.expectation(field)}"
+    close = get_close_matches(node.text, schema.choices(field), 1) if isinstance(node, Scalar) else []
+    if close:
+        help_ = f"did you mean `{close[0]}`?"
+    elif "examples" in field:
+        help_ = f"for example {_example(path)}: {_description(path)}"
+    else:
+        help_ = "give it fields, or remove the key"
+    return _error(document.span(path), kind, message, help_)
+
+
+def _error(span: Span, kind: Kind, message: str, help_: str) -> Diagnostic:
+    return Diagnostic(*kind, Severity.ERROR, message, help_, span)
+
+
+def _dotted(path: FieldPath) -> str:
+    return ".".join(path) or "the spec"
+
+
+def _description(path: FieldPath) -> str:
+    field = schema.field(path)
+    return str(field.get("description") or schema.options(field)[0]["description"])
+
+
+def _example(path: FieldPath) -> str:
+    examples = schema.field(path).get("examples")
+    return f"`{path[-1]}: {_written(examples[0])}`" if examples else f"`{path[-1]}:`"
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _shown(node: Node | None) -> str:
+    match node:
+        case Scalar(value=None):
+            return "empty"
+        case Scalar(value=str(), text=text):
+            return f'"{text}"' if len(text) <= 40 else f'"{text[:40]}..."'
+        case Scalar(text=text):
+            return text[:40]
+        case Mapping():
+            return "a mapping"
+        case _:
+            return "a list"
