@@ -7,6 +7,7 @@ safetensors on the model hub. Sources: each family's published configuration and
 from typing import Literal
 
 from dualpace.frozen import Frozen
+from dualpace.plan.plan import DType
 
 # Engine name of a layer's tensor -> checkpoint names that are stacked on dim 0 to make it.
 # {p} is the layer's prefix.
@@ -28,7 +29,11 @@ SANDWICH_NORMS = {
 
 
 class Architecture(Frozen):
-    """What a family computes. `norm_offset` is added to every norm weight; `default_pattern` is `sliding_pattern`'s."""
+    """What a family computes. `norm_offset` is added to every norm weight.
+
+    `default_pattern`, `rope_theta`, `local_theta` (of layers with a window) and `tie_embeddings` hold where neither the
+    checkpoint nor the shape says otherwise.
+    """
 
     family: str
     model_types: tuple[str, ...]
@@ -41,7 +46,10 @@ class Architecture(Frozen):
     scaled_embedding: bool = False
     sliding: bool = False
     default_pattern: int = 1
-    dtypes: tuple[str, ...] = ("bf16", "fp16", "fp32")
+    rope_theta: float = 10000.0
+    local_theta: float | None = None
+    tie_embeddings: bool = False
+    dtypes: tuple[DType, ...] = ("bf16", "fp16", "fp32")
 
     def layer_tensors(self) -> dict[str, tuple[str, ...]]:
         """Engine tensor name -> checkpoint name patterns, for one layer."""
@@ -79,6 +87,9 @@ ARCHITECTURES: dict[str, Architecture] = {
             scaled_embedding=True,
             sliding=True,
             default_pattern=6,
+            rope_theta=1e6,
+            local_theta=10000.0,
+            tie_embeddings=True,
             dtypes=("bf16", "fp32"),
         ),
     )

@@ -7,7 +7,8 @@ from typing import Literal
 
 from dualpace.frozen import Frozen
 
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+DType = Literal["bf16", "fp16", "fp32"]
+DTYPE_BYTES: dict[DType, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 class Rope(Frozen):
@@ -37,7 +38,7 @@ class Model(Frozen):
     """The architecture as kernels and step programs need it. Element counts; `dtype` is that of weights and KV."""
 
     family: str
-    dtype: Literal["bf16", "fp16", "fp32"]
+    dtype: DType
     layers: int
     hidden: int
     heads: int
@@ -73,10 +74,14 @@ class Model(Frozen):
 
 
 class Weights(Frozen):
-    """Where weights come from. `kind` "random" uses `seed`; else `path` is a folder of safetensors or a .gguf."""
+    """Where weights come from. `kind` "random" uses `seed`; else `path` is a folder of safetensors or a .gguf.
+
+    `hub` is "owner/name@revision" where they are the model hub's; `path` is then "" if its cache is not known.
+    """
 
     kind: Literal["random", "safetensors", "gguf"]
     path: str = ""
+    hub: str = ""
     seed: int = 0
 
 

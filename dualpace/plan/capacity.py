@@ -1,0 +1,203 @@
+"""Capacities: batch, prefill chunk, context, queues and KV pages, so that all of it fits one device."""
+
+from typing import NamedTuple
+
+from dualpace.plan import memory
+from dualpace.plan.error import PlanError
+from dualpace.plan.paging import KvLayout
+from dualpace.plan.plan import Attention, GroupPages, Memory, Model, Offload, Program, Schedule, Target
+from dualpace.plan.quantity import size_text
+from dualpace.plan.roofline import kv_token_bytes, parameters
+from dualpace.spec.models import Spec
+
+# What `auto` means, by the kind of target.
+MAX_BATCH = {"cuda": 256, "cpu": 32}
+PREFILL_CHUNK = {"cuda": 2048, "cpu": 512}
+CPU_KV_BUDGET = 2**30
+QUEUED_TOKENS = 2**20
+# `max_batch: auto` is halved until a full batch has at least this much KV a row.
+MIN_ROW_TOKENS = 256
+# Matrix products take about the same time up to 64 rows, so few decode programs are enough.
+DECODE_BUCKETS = (1, 8, 32, 64, 128, 256, 512, 1024)
+
+
+class Capacity(NamedTuple):
+    """What the memory of a device is cut into."""
+
+    schedule: Schedule
+    pages: tuple[GroupPages, ...]
+    memory: Memory
+
+
+class _Buffers(NamedTuple):
+    """Everything but weights and KV, in bytes, and the pages of token history among it."""
+
+    activations: int
+    logits: int
+    history_pages: int
+    scheduler: int
+
+    @property
+    def bytes(self) -> int:
+        return self.activations + self.logits + memory.history_bytes(self.history_pages) + self.scheduler
+
+
+def resolve_capacity(spec: Spec, model: Model, attention: Attention, target: Target, offload: Offload) -> Capacity:
+    """Capacities of one card. Raises PlanError when weights, buffers or the asked capacities do not fit it."""
+    asked = spec.scheduler.max_batch
+    rows = MAX_BATCH[target.kind] if asked == "auto" else asked
+    while True:
+        sizing = _Sizing(spec, model, attention, target, offload, rows)
+        if asked != "auto" or rows == 1 or sizing.serves_full_batch():
+            return sizing.capacity()
+        rows //= 2
+
+
+class _Sizing:
+    """The sums for one `max_batch`. `ceiling` is the most context there could be, before memory has its say."""
+
+    def __init__(
+        self, spec: Spec, model: Model, attention: Attention, target: Target, offload: Offload, rows: int
+    ) -> None:
+        self.spec, self.model, self.attention, self.target, self.rows = spec, model, attention, target, rows
+        asked = spec.model.max_context
+        self.ceiling = model.context if asked == "auto" else asked
+        chunk = spec.scheduler.prefill_chunk
+        self.chunk = min(PREFILL_CHUNK[target.kind], self.ceiling) if chunk == "auto" else chunk
+        self.layout = KvLayout(model, attention.page_size, self.chunk, target.count)
+        self.limit = int(target.memory * spec.target.memory_fraction)
+        self.weights = -(-parameters(model) * model.element_bytes // target.count)
+        self.host = offload.host_budget // target.count if offload.mode != "off" else 0
+        # An upper bound: buffers that follow from the KV are sized for all the memory there is.
+        self.available = self.limit - self.weights
+        self.available -= self.buffers(self.ceiling, self.kv_tokens(max(self.available, 0) + self.host)).bytes
+
+    def kv_tokens(self, kv_bytes: int) -> int:
+        """Tokens that all rows together can have with `kv_bytes` of KV."""
+        full = sum(len(group.layers) for group in self.model.groups if not group.window)
+        most = self.rows * self.ceiling
+        return min(most, kv_bytes * self.target.count // (full * kv_token_bytes(self.model))) if full else most
+
+    def queued_tokens(self, context: int) -> int:
+        asked = self.spec.scheduler.max_queued_tokens
+        return max(QUEUED_TOKENS, 2 * context) if asked == "auto" else asked
+
+    def buffers(self, context: int, kv_tokens: int) -> _Buffers:
+        """Buffers for rows of up to `context` tokens, `kv_tokens` in all."""
+        model, rows, tokens, queued = self.model, self.rows, self.rows + self.chunk, self.spec.scheduler
+        page = self.attention.page_size
+        return _Buffers(
+            activations=memory.activation_bytes(model, rows, tokens)
+            + memory.partial_bytes(model, rows, kv_tokens, self.attention.split_tokens),
+            logits=memory.logit_bytes(model, rows),
+            history_pages=memory.history_pages(
+                self.queued_tokens(context), queued.max_queued_requests, kv_tokens, rows
+            ),
+            scheduler=memory.scheduler_bytes(
+                model,
+                rows,
+                tokens,
+                pages_per_row=-(-context // page),
+                requests=rows + queued.max_queued_requests,
+                pages=-(-kv_tokens // page),
+            ),
+        )
+
+    def budget(self) -> int:
+        """Bytes for KV pages."""
+        asked = self.spec.target.kv_budget
+        if asked != "auto":
+            return asked
+        if self.target.kind == "cuda":
+            return self.available
+        one_row = 0 if self.spec.model.max_context == "auto" else self.layout.row_bytes(self.ceiling)
+        return min(self.available, max(CPU_KV_BUDGET, one_row))
+
+    def serves_full_batch(self) -> bool:
+        return self.rows * self.layout.row_bytes(min(self.ceiling, MIN_ROW_TOKENS)) <= self.budget()
+
+    def capacity(self) -> Capacity:
+        budget = self._checked_budget()
+        context = self._context(budget)
+        resident = self.layout.longest_row(budget, context)
+        pages = self.layout.pools(budget, self.rows, context, resident)
+        if pages is None:
+            raise PlanError(
+                ("scheduler", "max_batch"),
+                f"{size_text(budget)} of KV memory cannot give {self.rows} rows a page each",
+                "lower max_batch or raise target.kv_budget",
+            )
+        kv = sum(group.pages * group.page_bytes for group in pages)
+        buffers = self.buffers(context, self.kv_tokens(kv + self.host))
+        return Capacity(self._schedule(context, buffers.history_pages), pages, self._memory(buffers, kv))
+
+    def _checked_budget(self) -> int:
+        fraction = self.spec.target.memory_fraction
+        if self.available <= 0:
+            raise PlanError(
+                ("target",),
+                f"{size_text(self.weights)} of weights and {size_text(self.limit - self.weights - self.available)} of "
+                f"buffers exceed {size_text(self.limit)}, {fraction:g} of the {self.target.name}'s memory",
+                "choose a larger target, more cards, a smaller model, or lower prefill_chunk and max_batch",
+            )
+        budget = self.budget()
+        if budget > self.available:
+            raise PlanError(
+                ("target", "kv_budget"),
+                f"{size_text(budget)} exceeds the {size_text(self.available)} that weights and buffers leave",
+                "lower it, or leave it `auto`",
+            )
+        return budget
+
+    def _context(self, budget: int) -> int:
+        """The longest row, in tokens."""
+        longest = self.layout.longest_row(budget + self.host, self.ceiling)
+        if longest == 0:
+            raise PlanError(
+                ("target", "kv_budget"),
+                f"{size_text(budget)} of KV memory does not hold one page of {self.layout.row_bytes(1)} bytes",
+                "raise kv_budget",
+            )
+        if self.spec.model.max_context != "auto" and longest < self.ceiling:
+            raise PlanError(
+                ("model", "max_context"),
+                f"{self.ceiling} tokens of one row do not fit {size_text(budget + self.host)} of KV memory: "
+                f"the largest that fits is {longest}",
+                f"lower max_context to {longest} or raise target.kv_budget",
+            )
+        asked = self.spec.scheduler.max_queued_tokens
+        if asked != "auto" and asked < longest:
+            raise PlanError(
+                ("scheduler", "max_queued_tokens"),
+                f"{asked} tokens cannot hold one prompt of max_context, {longest} tokens",
+                f"raise it to {longest} or more, or lower model.max_context",
+            )
+        return longest
+
+    def _schedule(self, context: int, history_pages: int) -> Schedule:
+        rows, queued = self.rows, self.spec.scheduler.max_queued_requests
+        smaller = [bucket for bucket in DECODE_BUCKETS if bucket < rows] if self.target.kind == "cuda" else []
+        decode = (Program(kind="decode", rows=bucket, tokens=bucket) for bucket in (*smaller, rows))
+        return Schedule(
+            max_batch=rows,
+            prefill_chunk=self.chunk,
+            max_queued_requests=queued,
+            max_queued_tokens=self.queued_tokens(context),
+            max_requests=rows + queued,
+            max_context=context,
+            history_page=memory.HISTORY_PAGE,
+            history_pages=history_pages,
+            programs=(*decode, Program(kind="mixed", rows=rows, tokens=rows + self.chunk)),
+        )
+
+    def _memory(self, buffers: _Buffers, kv: int) -> Memory:
+        return Memory(
+            limit=self.limit,
+            weights=self.weights,
+            activations=buffers.activations,
+            logits=buffers.logits,
+            history=memory.history_bytes(buffers.history_pages),
+            scheduler=buffers.scheduler,
+            kv=kv,
+            free=self.limit - self.weights - buffers.bytes - kv,
+        )

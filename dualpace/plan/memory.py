@@ -1,0 +1,42 @@
+"""The memory map of one device, from the plan's capacities. Bytes; KV is paging's."""
+
+from dualpace.plan.plan import Model
+from dualpace.plan.program import buffers
+
+HISTORY_PAGE = 256
+TOKEN_BYTES = 4
+
+
+def activation_bytes(model: Model, rows: int, tokens: int) -> int:
+    """Activation buffers of the largest step, without logits."""
+    leading = {"T": tokens, "R": rows}
+    elements = sum(leading[dim] * width for name, (dim, width) in buffers(model).items() if name != "logits")
+    return elements * model.element_bytes
+
+
+def partial_bytes(model: Model, rows: int, kv_tokens: int, split_tokens: int) -> int:
+    """FP32 partial outputs of split attention with their two softmax terms, when every resident token is read."""
+    splits = rows + -(-kv_tokens // split_tokens)
+    return splits * model.heads * (model.head_dim + 2) * 4
+
+
+def logit_bytes(model: Model, rows: int) -> int:
+    """FP32 logits of the sampled rows."""
+    return rows * model.vocab * 4
+
+
+def scheduler_bytes(model: Model, rows: int, tokens: int, pages_per_row: int, requests: int, pages: int) -> int:
+    """Step buffers, block tables, request state (about 256 bytes each) and page lists, to within a few percent."""
+    groups = len(model.groups)
+    words = tokens * (3 + groups) + rows * (8 + groups * pages_per_row) + 4 * pages
+    return 4 * words + 256 * requests
+
+
+def history_pages(queued_tokens: int, queued_requests: int, active_tokens: int, rows: int) -> int:
+    """Pages of token history: every waiting prompt and every running row, each with one page partly filled."""
+    return -(-queued_tokens // HISTORY_PAGE) + queued_requests + -(-active_tokens // HISTORY_PAGE) + rows
+
+
+def history_bytes(pages: int) -> int:
+    """Bytes of that many pages of token history."""
+    return pages * HISTORY_PAGE * TOKEN_BYTES

@@ -1,0 +1,238 @@
+"""Spec -> Plan. Pure: no GPU, CUDA, weights or network, and the same plan on every machine.
+
+Reads no more than a checkpoint's config.json or GGUF header; `hub_cache` is where snapshots of the model hub lie.
+"""
+
+import difflib
+import os
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from dualpace.plan.capacity import Capacity, resolve_capacity
+from dualpace.plan.checkpoint import Checkpoint, CheckpointError, read_checkpoint
+from dualpace.plan.error import PlanError
+from dualpace.plan.plan import Attention, Floor, Model, Offload, Plan, Rings, Schedule, Serving, Target, Weights
+from dualpace.plan.roofline import floor, kv_token_bytes, parameters
+from dualpace.plan.shape import complete, differences, resolve_model
+from dualpace.plan.targets import CPU, GPUS
+from dualpace.spec.models import AttentionSection, ModelSection, NicSection, OffloadSection, RandomWeights, Spec
+
+__all__ = ["PlanError", "resolve"]
+
+PAGE_SIZE = 16
+# A multiple of every page size; long enough that merging partials costs little beside reading the KV.
+SPLIT_TOKENS = 256
+FLOOR_ROWS = (1, 8, 32, 128)
+FLOOR_CONTEXTS = (1024, 8192, 32768, 131072)
+RECORD_BYTES = 64
+RING_HEADER_BYTES = 4096
+MIN_TOKEN_SLOTS = 4096
+MIN_ARENA_WORDS = 65536
+
+
+def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
+    """The plan of `spec`, whose paths are relative to `base`. Raises PlanError."""
+    target = _target(spec)
+    source = _source(spec.model, base, hub_cache)
+    model = _model(spec, source)
+    attention = _attention(spec.attention, model, target)
+    offload = _offload(spec.offload)
+    capacity = resolve_capacity(spec, model, attention, target, offload)
+    return Plan(
+        name=spec.name,
+        model=model,
+        weights=source.weights,
+        attention=attention,
+        pages=capacity.pages,
+        schedule=capacity.schedule,
+        rings=_rings(spec.nic, capacity.schedule),
+        offload=offload,
+        target=target,
+        memory=capacity.memory,
+        serving=_serving(spec, base),
+        parameters=parameters(model),
+        weight_bytes=parameters(model) * model.element_bytes,
+        kv_bytes_per_token=model.layers * kv_token_bytes(model),
+        floors=_floors(model, target, attention, capacity),
+    )
+
+
+def _target(spec: Spec) -> Target:
+    section = spec.target
+    if section.cpu == (section.gpu is not None):
+        raise PlanError(("target",), "exactly one of `gpu` and `cpu: true` names the hardware", "remove or add one")
+    hardware = CPU if section.gpu is None else GPUS.get(section.gpu.lower())
+    if hardware is None:
+        close = difflib.get_close_matches(str(section.gpu).lower(), GPUS, n=1)
+        raise PlanError(
+            ("target", "gpu"),
+            f"{section.gpu!r} is not a known GPU: {', '.join(GPUS)} are",
+            f"did you mean {close[0]}?" if close else "",
+        )
+    if hardware.kind == "cpu" and section.count > 1:
+        raise PlanError(("target", "count"), f"{section.count} is for cards of one host; a CPU target has 1")
+    return Target(**hardware._asdict(), count=section.count)
+
+
+class _Source(NamedTuple):
+    """Where the model comes from: its weights, and its checkpoint where that can be read."""
+
+    weights: Weights
+    checkpoint: Checkpoint | None
+    field: Literal["hub", "path"]
+
+
+def _source(section: ModelSection, base: Path, hub_cache: Path | None) -> _Source:
+    if section.hub and section.path:
+        raise PlanError(("model", "path"), "`hub` and `path` both name the model", "remove one")
+    field: Literal["hub", "path"] = "hub" if section.hub else "path"
+    folder = _snapshot(section, hub_cache) if section.hub else _absolute(base, section.path) if section.path else None
+    checkpoint = None
+    if folder is not None and folder.exists():
+        try:
+            checkpoint = read_checkpoint(folder)
+        except CheckpointError as error:
+            raise PlanError(("model", field), str(error)) from error
+    elif section.shape is None:
+        where = f"no checkpoint at {folder}" if folder else f"no local snapshot of {section.hub}" if section.hub else ""
+        raise PlanError(
+            ("model", field) if where else ("model",),
+            where or "nothing names the model",
+            "give model.shape, or put the checkpoint there" if where else "give `path`, `hub` or `shape`",
+        )
+    return _Source(_weights(section, folder), checkpoint, field)
+
+
+def _absolute(base: Path, path: str) -> Path:
+    # Not Path.resolve: a link that names the checkpoint keeps its name.
+    return Path(os.path.normpath(base.absolute() / path))
+
+
+def _snapshot(section: ModelSection, hub_cache: Path | None) -> Path | None:
+    if section.revision is None:
+        raise PlanError(("model", "hub"), f"{section.hub} needs `revision`", "give the commit, so that a build repeats")
+    if hub_cache is None:
+        return None
+    return hub_cache / f"models--{str(section.hub).replace('/', '--')}" / "snapshots" / section.revision
+
+
+def _weights(section: ModelSection, folder: Path | None) -> Weights:
+    if isinstance(section.weights, RandomWeights):
+        return Weights(kind="random", seed=section.weights.random)
+    if not section.hub and not section.path:
+        raise PlanError(
+            ("model", "weights"), "a `shape` alone has no weights", "give `path` or `hub`, or `weights: {random: 0}`"
+        )
+    kind: Literal["gguf", "safetensors"] = "gguf" if folder and folder.suffix == ".gguf" else "safetensors"
+    hub = f"{section.hub}@{section.revision}" if section.hub else ""
+    return Weights(kind=kind, path=str(folder) if folder else "", hub=hub)
+
+
+def _model(spec: Spec, source: _Source) -> Model:
+    section, checkpoint = spec.model, source.checkpoint
+    given = complete(section.shape) if section.shape else None
+    found = complete(checkpoint.shape) if checkpoint else None
+    if given and found:
+        for field, ours, theirs in differences(given, found):
+            raise PlanError(
+                ("model", "shape", field),
+                f"{ours} differs from {theirs}, which the checkpoint says",
+                "correct it, or leave the shape out",
+            )
+    shape = found or given
+    assert shape is not None  # _source has seen to it
+    made_for = (checkpoint and checkpoint.dtype) or "bf16"
+    model = resolve_model(shape, made_for if section.dtype == "auto" else section.dtype)
+    if section.max_context != "auto" and section.max_context > model.context:
+        raise PlanError(
+            ("model", "max_context"),
+            f"{section.max_context} exceeds the {model.context} tokens that the model supports",
+            f"lower it to {model.context}",
+        )
+    if model.kv_heads % spec.target.count:
+        raise PlanError(
+            ("target", "count"), f"{spec.target.count} cards cannot share {model.kv_heads} KV heads evenly", "change it"
+        )
+    return model
+
+
+def _attention(section: AttentionSection, model: Model, target: Target) -> Attention:
+    if section.gqa_ratio not in ("auto", model.gqa_ratio):
+        raise PlanError(
+            ("attention", "gqa_ratio"),
+            f"{section.gqa_ratio} is not the model's {model.gqa_ratio}, {model.heads} / {model.kv_heads} heads",
+            f"make it {model.gqa_ratio} or `auto`",
+        )
+    if section.route == "flashinfer" and target.kind == "cpu":
+        raise PlanError(("attention", "route"), "flashinfer is for GPU targets", "make it `auto`")
+    page_size = PAGE_SIZE if section.page_size == "auto" else section.page_size
+    return Attention(page_size=page_size, route=section.route, split_tokens=SPLIT_TOKENS)
+
+
+def _offload(section: OffloadSection) -> Offload:
+    if section.mode != "off" and section.host_budget is None:
+        raise PlanError(("offload", "host_budget"), f"mode {section.mode} needs host memory", "give it, like 64GiB")
+    sparse = 0 if section.selection == "exact" else section.selection.blocks
+    return Offload(mode=section.mode, host_budget=section.host_budget or 0, sparse_blocks=sparse)
+
+
+def _rings(section: NicSection, schedule: Schedule) -> Rings:
+    if section.slots & (section.slots - 1):
+        raise PlanError(
+            ("nic", "slots"),
+            f"{section.slots} is not a power of two",
+            f"use {1 << (section.slots.bit_length() - 1)} or {1 << section.slots.bit_length()}",
+        )
+    if section.transport == "rdma" and section.device is None:
+        raise PlanError(("nic", "device"), "rdma needs a device", "name it, like mlx5_0")
+    token_slots = _power_of_two(max(4 * schedule.max_batch, MIN_TOKEN_SLOTS))
+    arena_words = _power_of_two(max(4 * schedule.max_context, MIN_ARENA_WORDS))
+    ring = RING_HEADER_BYTES + RECORD_BYTES * (section.slots + token_slots) + 4 * arena_words
+    return Rings(
+        transport=section.transport,
+        rings=section.rings,
+        request_slots=section.slots,
+        token_slots=token_slots,
+        arena_words=arena_words,
+        bytes=RING_HEADER_BYTES + section.rings * ring,
+    )
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
+
+
+def _serving(spec: Spec, base: Path) -> Serving:
+    section = spec.serving
+    template = _absolute(base, section.chat_template) if section.chat_template else None
+    if template is not None and not template.is_file():
+        raise PlanError(("serving", "chat_template"), f"there is no file {template}", "correct the path")
+    return Serving(
+        host=section.host,
+        port=section.port,
+        model_name=section.model_name or spec.name,
+        api_key_file=str(_absolute(base, section.api_key_file)) if section.api_key_file else "",
+        max_body=section.max_body,
+        drain=section.drain,
+        chat_template=str(template or ""),
+    )
+
+
+def _floors(model: Model, target: Target, attention: Attention, capacity: Capacity) -> tuple[Floor, ...]:
+    """The floor of steps that the KV pages can hold, short and long, from one row to a full batch."""
+    schedule = capacity.schedule
+    rows = (*(n for n in FLOOR_ROWS if n < schedule.max_batch), schedule.max_batch)
+    contexts = [n for n in FLOOR_CONTEXTS if n < schedule.max_context] or [schedule.max_context]
+    return tuple(
+        floor(model, target, n, context)
+        for context in contexts
+        for n in rows
+        if _holds(model, attention, capacity, n, context)
+    )
+
+
+def _holds(model: Model, attention: Attention, capacity: Capacity, rows: int, context: int) -> bool:
+    return all(
+        rows * -(-min(context, group.window or context) // attention.page_size) <= pool.pages
+        for group, pool in zip(model.groups, capacity.pages, strict=True)
+    )

@@ -1,0 +1,41 @@
+"""The hardware that plans are made for, as data. A plan never probes the machine it is made on.
+
+Memory is what the driver leaves of the card, in bytes; bandwidth is that of reads of device memory; FLOP/s are dense
+bf16 with fp32 accumulation, without sparsity. Sources stand in each row: "measured" figures were read with a read-only
+kernel and a large matrix product, the others are the vendor's and so only upper bounds.
+"""
+
+from typing import Literal, NamedTuple
+
+GIB = 2**30
+
+
+class Hardware(NamedTuple):
+    """One kind of device. `sm` is the architecture that nvcc compiles for, "" for a CPU."""
+
+    name: str
+    kind: Literal["cpu", "cuda"]
+    sm: str
+    memory: int
+    read_bandwidth: float
+    flops: float
+    source: str
+
+
+# fmt: off
+GPUS: dict[str, Hardware] = {
+    h.name: h
+    for h in (
+        Hardware("h200", "cuda", "90a", 139 * GIB, 4.54e12, 790e12, "measured"),
+        Hardware("h100", "cuda", "90a", 79 * GIB, 3.35e12, 989e12, "data sheet: NVIDIA H100 SXM5 80 GB"),
+        Hardware("a100", "cuda", "80", 79 * GIB, 2.039e12, 312e12, "data sheet: NVIDIA A100 SXM4 80 GB"),
+        Hardware("b200", "cuda", "100a", 178 * GIB, 8.0e12, 2.25e15, "data sheet: NVIDIA HGX B200 180 GB"),
+        Hardware("l40s", "cuda", "89", 44 * GIB, 864e9, 362e12, "data sheet: NVIDIA L40S 48 GB"),
+        Hardware("rtx4090", "cuda", "89", 23 * GIB, 1.008e12, 165e12, "white paper: NVIDIA Ada, RTX 4090 24 GB"),
+        Hardware("rtx3060", "cuda", "86", 11 * GIB, 360e9, 25.5e12, "white paper: NVIDIA Ampere GA10x, RTX 3060 12 GB"),
+    )
+}
+# fmt: on
+
+# A small server or a laptop: real ones differ several times either way, and the report says so.
+CPU = Hardware("cpu", "cpu", "", 64 * GIB, 25e9, 0.5e12, "nominal")
