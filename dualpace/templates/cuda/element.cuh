@@ -1,0 +1,63 @@
+// The element type of weights, activations and KV, and the 16-byte vectors that move it.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "common/config.hpp"
+
+namespace dp {
+
+// `narrow` rounds to nearest even.
+template <DType>
+struct ElementOf;
+template <>
+struct ElementOf<DType::bf16> {
+  using type = __nv_bfloat16;
+  static __device__ type narrow(float x) { return __float2bfloat16_rn(x); }
+};
+template <>
+struct ElementOf<DType::fp16> {
+  using type = __half;
+  static __device__ type narrow(float x) { return __float2half_rn(x); }
+};
+template <>
+struct ElementOf<DType::fp32> {
+  using type = float;
+  static __device__ type narrow(float x) { return x; }
+};
+using Element = ElementOf<cfg::kDType>::type;
+static_assert(sizeof(Element) == cfg::kElementBytes);
+
+// Elements of a 16-byte load, the widest that one thread can make.
+constexpr int kVector = 16 / cfg::kElementBytes;
+static_assert(cfg::kHeadDim % kVector == 0, "a head must be whole 16-byte vectors");
+
+inline __device__ float widen(float x) { return x; }
+inline __device__ float widen(__half x) { return __half2float(x); }
+inline __device__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+inline __device__ Element narrow(float x) { return ElementOf<cfg::kDType>::narrow(x); }
+
+inline __device__ uint4 load_vector(const Element* address) { return *reinterpret_cast<const uint4*>(address); }
+
+inline __device__ void widen(const uint4& vector, float (&out)[kVector]) {
+  const auto* elements = reinterpret_cast<const Element*>(&vector);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) out[i] = widen(elements[i]);
+}
+
+// The KV pool of one layer: blocks of K then V, each [kv head][token][head_dim].
+constexpr int kHeadStride = cfg::kPageSize * cfg::kHeadDim;
+constexpr int kValueOffset = cfg::kKvHeads * kHeadStride;
+
+// Offset in elements of the key of `kv_head` at `offset` in `page`; its value lies kValueOffset further on.
+inline __device__ int64_t key_offset(int page, int kv_head, int offset) {
+  return int64_t{page} * (2 * kValueOffset) + kv_head * kHeadStride + offset * cfg::kHeadDim;
+}
+
+// A row of the qkv buffer: the query heads, then the key heads, then the value heads.
+constexpr int kKeyColumn = cfg::kHeads * cfg::kHeadDim;
+constexpr int kValueColumn = kKeyColumn + cfg::kKvHeads * cfg::kHeadDim;
+constexpr int kQkvColumns = kValueColumn + cfg::kKvHeads * cfg::kHeadDim;
+
+}  // namespace dp

@@ -1,0 +1,53 @@
+"""A linked cubin on the GPU: its kernels by name, launched on torch's stream with torch's memory."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+
+def check(result: tuple[Any, ...]) -> Any:
+    """The value of a driver call. Raises RuntimeError with the driver's name of the error."""
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        _, name = driver.cuGetErrorName(status)
+        raise RuntimeError(name.decode() if name else f"CUDA error {int(status)}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+class Cubin:
+    """A loaded cubin. Every kernel of it is launched with the most threads it was compiled for."""
+
+    def __init__(self, path: Path) -> None:
+        torch.zeros(1, device="cuda")  # makes torch's context the current one
+        self._module = check(driver.cuModuleLoadData(path.read_bytes()))
+        self._kernels: dict[str, tuple[Any, int]] = {}
+
+    def launch(self, name: str, grid: tuple[int, ...], *arguments: "torch.Tensor | int | float | None") -> None:
+        """Launch `name` on torch's current stream. Tensors go as pointers, None as a null pointer, int as int32."""
+        kernel, threads = self._kernel(name)
+        values = tuple(a.data_ptr() if isinstance(a, torch.Tensor) else (a or 0) for a in arguments)
+        types = tuple(
+            ctypes.c_float if isinstance(a, float) else ctypes.c_int if isinstance(a, int) else ctypes.c_void_p
+            for a in arguments
+        )
+        x, y, z = (*grid, 1, 1)[:3]
+        stream = torch.cuda.current_stream().cuda_stream
+        check(driver.cuLaunchKernel(kernel, x, y, z, threads, 1, 1, 0, stream, (values, types), 0))
+
+    def constant(self, name: str) -> int:
+        """The 8-byte constant `name`."""
+        address, size = check(driver.cuModuleGetGlobal(self._module, name.encode()))
+        value = ctypes.c_uint64()
+        assert size == ctypes.sizeof(value)
+        check(driver.cuMemcpyDtoH(ctypes.addressof(value), address, size))
+        return value.value
+
+    def _kernel(self, name: str) -> tuple[Any, int]:
+        if name not in self._kernels:
+            kernel = check(driver.cuModuleGetFunction(self._module, name.encode()))
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+            self._kernels[name] = kernel, check(driver.cuFuncGetAttribute(attribute, kernel))
+        return self._kernels[name]
