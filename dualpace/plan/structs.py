@@ -1,0 +1,250 @@
+"""Every struct that crosses a boundary (process, language or device), declared once, as data.
+
+Counts name constants of `common/config.hpp` where they depend on the plan. `abi` makes C++ and ctypes of this table.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+MAGIC = 0x6563_6150_6C61_7544  # "DualPace" in memory
+LINE = 64
+MAX_STOP_TOKENS = 32
+
+
+class Finish(IntEnum):
+    """Why a request ended. NONE: it has not. ENGINE_GONE is the frontend's word, no engine writes it."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+    ERROR = 4
+    ENGINE_GONE = 5
+
+
+class StepKind(IntEnum):
+    """What a step holds: nothing, rows of one token each, or at least one row of several."""
+
+    IDLE = 0
+    DECODE = 1
+    MIXED = 2
+
+
+class RecordType(IntEnum):
+    """What a record of a request or abort ring asks for."""
+
+    SUBMIT = 1
+    ABORT = 2
+
+
+ENUMS: tuple[type[IntEnum], ...] = (Finish, StepKind, RecordType)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A member: `type` is a scalar or a struct, `count` its dimensions, `align` what its offset is a multiple of."""
+
+    name: str
+    type: str
+    count: tuple[str | int, ...] = ()
+    doc: str = ""
+    align: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A struct: its size is a multiple of `align`."""
+
+    name: str
+    doc: str
+    align: int
+    fields: tuple[Field, ...]
+
+
+def _line(name: str, doc: str) -> Field:
+    """A word that begins a cache line of its own, so that its writer does not disturb its neighbours' readers."""
+    return Field(name, "u32", doc=doc, align=LINE)
+
+
+_FLAG = Field("flag", "u64", doc="epoch << 32 | index + 1 of this record, stored last; nothing else says it is there")
+
+STRUCTS: tuple[Struct, ...] = (
+    Struct(
+        "SubmitRecord",
+        "A request: its parameters and tokens are a span of the arena.",
+        LINE,
+        (
+            Field("type", "u32", doc="RecordType::kSubmit"),
+            Field("arena_begin", "u32", doc="word of the arena at which the span begins; it does not wrap"),
+            Field("arena_words", "u32", doc="length of the span, in words"),
+            Field("tag", "u64", doc="the frontend's name for the request"),
+            Field("reserved", "u8", (32,)),
+            _FLAG,
+        ),
+    ),
+    Struct(
+        "AbortRecord",
+        "Ends a request early; one that has ended is left alone.",
+        LINE,
+        (
+            Field("type", "u32", doc="RecordType::kAbort"),
+            Field("index", "u32", doc="index of the request's submit record"),
+            Field("reserved", "u8", (48,)),
+            _FLAG,
+        ),
+    ),
+    Struct(
+        "RequestParams",
+        "Head of an arena span; the stop ids, the bias pairs (id, f32) and the prompt follow as words.",
+        8,
+        (
+            Field("seed", "u64"),
+            Field("prompt_tokens", "u32"),
+            Field("stop_count", "u32"),
+            Field("bias_count", "u32"),
+            Field("max_tokens", "u32", doc="most tokens to generate"),
+            Field("min_tokens", "u32", doc="stop ids are not sampled before"),
+            Field("top_k", "u32", doc="0: off"),
+            Field("top_p", "f32"),
+            Field("min_p", "f32"),
+            Field("temperature", "f32", doc="0: greedy"),
+            Field("repetition_penalty", "f32"),
+            Field("presence_penalty", "f32"),
+            Field("frequency_penalty", "f32"),
+        ),
+    ),
+    Struct(
+        "TokenRecord",
+        "One event of a request: a token, its end, or both.",
+        LINE,
+        (
+            Field("tag", "u64"),
+            Field("index", "u32", doc="of the token among those generated"),
+            Field("token", "i32", doc="-1: none"),
+            Field("logprob", "f32", doc="of the token under the model, before temperature"),
+            Field("finish", "u32", doc="Finish"),
+            Field("prompt_tokens", "u32"),
+            Field("cached_tokens", "u32", doc="prompt tokens whose KV was reused"),
+            Field("reserved", "u8", (24,)),
+            _FLAG,
+        ),
+    ),
+    Struct(
+        "Counters",
+        "Totals since the engine started.",
+        8,
+        (
+            Field("accepted", "u64", doc="requests"),
+            Field("finished", "u64", doc="requests that ended by a stop id or by length"),
+            Field("aborted", "u64", doc="requests"),
+            Field("failed", "u64", doc="requests that ended with an error"),
+            Field("prefilled", "u64", doc="tokens of prompts and recomputed rows run through the model"),
+            Field("generated", "u64", doc="tokens"),
+            Field("preempted", "u64", doc="rows that gave up their pages"),
+            Field("nonfinite", "u64", doc="sampled rows with a logit that was NaN or infinite"),
+            Field("malformed", "u64", doc="records refused"),
+        ),
+    ),
+    Struct(
+        "EngineStatus",
+        "What an engine says of itself; it alone writes it. Pages are those of the scarcest layer group.",
+        LINE,
+        (
+            Field("heartbeat", "u64", doc="moves while the scheduler's loop does"),
+            Field("steps", "u64", doc="forward passes"),
+            Field("ready", "u32"),
+            Field("stopped", "u32"),
+            Field("running", "u32", doc="rows"),
+            Field("waiting", "u32", doc="requests"),
+            Field("free_pages", "u32"),
+            Field("total_pages", "u32"),
+            Field("counters", "Counters"),
+        ),
+    ),
+    Struct(
+        "RingControl",
+        "Indices of a ring's three queues. Each counts records read, modulo 2^32, from 0 in every epoch.",
+        LINE,
+        (
+            _line("epoch", "by the frontend: its claim of the ring, 0 before the first"),
+            _line("token_read", "by the frontend"),
+            _line("seen_epoch", "by the engine: the epoch that the two counts below belong to"),
+            Field("submit_read", "u32", doc="by the engine; the arena spans of these records are free"),
+            Field("abort_read", "u32", doc="by the engine"),
+        ),
+    ),
+    Struct(
+        "Ring",
+        "All that one frontend shares with the engine.",
+        LINE,
+        (
+            Field("control", "RingControl"),
+            Field("submits", "SubmitRecord", ("kRequestSlots",)),
+            Field("aborts", "AbortRecord", ("kRequestSlots",)),
+            Field("tokens", "TokenRecord", ("kTokenSlots",)),
+            Field("arena", "u32", ("kArenaWords",)),
+        ),
+    ),
+    Struct(
+        "MemoryHeader",
+        "What a mapping is; written before the file gets its name.",
+        LINE,
+        (
+            Field("magic", "u64"),
+            Field("layout", "u64", doc="kLayoutHash of the writer"),
+            Field("bytes", "u64", doc="of the whole mapping"),
+            Field("rings", "u32"),
+            Field("engine_epoch", "u32"),
+        ),
+    ),
+    Struct(
+        "RingMemory",
+        "The whole mapping.",
+        LINE,
+        (
+            Field("header", "MemoryHeader"),
+            Field("status", "EngineStatus"),
+            Field("rings", "Ring", ("kRings",)),
+        ),
+    ),
+    Struct(
+        "StepBuffers",
+        "One step's inputs, its block tables and what was sampled. Row: of the batch; row slot: of the tables.",
+        LINE,
+        (
+            Field("step", "u64"),
+            Field("kind", "u32", doc="StepKind"),
+            Field("rows", "u32"),
+            Field("tokens", "u32"),
+            Field("samples", "u32"),
+            Field("token", "i32", ("kMaxStepTokens",), align=LINE),
+            Field("position", "i32", ("kMaxStepTokens",), align=LINE),
+            Field("token_row", "i32", ("kMaxStepTokens",), doc="row of each token", align=LINE),
+            Field(
+                "slot",
+                "i32",
+                ("kGroups", "kMaxStepTokens"),
+                doc="page * kPageSize + offset at which the token's KV goes",
+                align=LINE,
+            ),
+            Field("row_slot", "i32", ("kMaxBatch",), align=LINE),
+            Field(
+                "query_begin", "i32", ("kMaxBatch + 1",), doc="first token of each row, then their count", align=LINE
+            ),
+            Field("context", "i32", ("kMaxBatch",), doc="KV length of each row after the step", align=LINE),
+            Field(
+                "table",
+                "i32",
+                ("kGroups", "kMaxBatch", "kPagesPerRow"),
+                doc="pages by row slot and position / kPageSize; -1: none",
+                align=LINE,
+            ),
+            Field("sample_index", "i32", ("kMaxBatch",), doc="token whose logits are sampled", align=LINE),
+            Field("sample_slot", "i32", ("kMaxBatch",), doc="row slot of each sample", align=LINE),
+            Field(
+                "sampled", "i32", ("kMaxBatch",), doc="by the sampler: the token, -1 for logits with a NaN", align=LINE
+            ),
+            Field("logprob", "f32", ("kMaxBatch",), doc="by the sampler", align=LINE),
+        ),
+    ),
+)
