@@ -54,23 +54,30 @@ class Shape(Frozen):
     vocab: Annotated[int, Field(gt=0, le=2**22)] = Field(description="Rows of the embedding table.", examples=[128256])
     context: Tokens = Field(description="Longest context the model supports, in tokens.", examples=[131072])
     norm_eps: Factor = Field(1e-6, description="Epsilon of the RMS norms.", examples=[1e-5])
-    rope_theta: Factor = Field(10000.0, description="Base of the rotary frequencies.", examples=[500000.0])
+    rope_theta: Factor | None = Field(
+        None, description="Base of the rotary frequencies; the family's if absent.", examples=[500000.0]
+    )
     rope_local_theta: Factor | None = Field(
-        None, description="Base of the rotary frequencies in sliding-window layers.", examples=[10000.0]
+        None,
+        description="Base of the rotary frequencies in sliding-window layers; the family's if absent.",
+        examples=[10000.0],
     )
     rope_scaling: RopeScaling | None = Field(None, description="Rotary scaling of the full-attention layers.")
     sliding_window: Tokens | None = Field(
         None, description="Tokens a sliding-window layer sees, itself included.", examples=[512]
     )
-    sliding_pattern: Layers = Field(
-        1,
-        description="With a sliding window: every n-th layer has full attention; 1 means that all layers slide.",
+    sliding_pattern: Layers | None = Field(
+        None,
+        description="With a sliding window: every n-th layer has full attention, 1 means that all layers slide; "
+        "the family's if absent.",
         examples=[6],
     )
     attention_scale: Factor | None = Field(
         None, description="Factor on query-key products; head_dim ** -0.5 if absent.", examples=[0.0625]
     )
-    tie_embeddings: bool = Field(False, description="The output head is the embedding table.", examples=[True])
+    tie_embeddings: bool | None = Field(
+        None, description="The output head is the embedding table; the family's habit if absent.", examples=[True]
+    )
 
 
 class RandomWeights(Frozen):
