@@ -31,8 +31,8 @@ SANDWICH_NORMS = {
 class Architecture(Frozen):
     """What a family computes. `norm_offset` is added to every norm weight.
 
-    `default_pattern`, `rope_theta`, `local_theta` (of layers with a window) and `tie_embeddings` hold where neither the
-    checkpoint nor the shape says otherwise.
+    `default_pattern` (every n-th layer has full attention), `rope_theta`, `local_theta` (of layers with a window) and
+    `tie_embeddings` hold where neither the checkpoint nor the shape says otherwise.
     """
 
     family: str

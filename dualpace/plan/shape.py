@@ -14,9 +14,19 @@ SHAPE = ("model", "shape")
 HEAD_DIM_MULTIPLE = 8
 
 
-def complete(shape: Shape) -> Shape:
-    """`shape` with what may be left out filled in from the family and from its other fields. Raises PlanError."""
-    architecture = ARCHITECTURES[shape.family]
+class CompleteShape(Shape):
+    """A shape in which nothing is left to the family or to other fields."""
+
+    head_dim: int
+    attention_scale: float
+    rope_theta: float
+    sliding_pattern: int
+    tie_embeddings: bool
+
+
+def complete(shape: Shape) -> CompleteShape:
+    """`shape` with what it leaves out. Raises PlanError."""
+    family = ARCHITECTURES[shape.family]
     if shape.head_dim is None and shape.hidden % shape.heads:
         raise PlanError(
             (*SHAPE, "head_dim"),
@@ -24,21 +34,22 @@ def complete(shape: Shape) -> Shape:
             "give head_dim",
         )
     head_dim = shape.head_dim or shape.hidden // shape.heads
-    pattern = shape.sliding_pattern if "sliding_pattern" in shape.model_fields_set else architecture.default_pattern
-    window = shape.sliding_window
-    return shape.model_copy(
-        update={
-            "head_dim": head_dim,
-            "attention_scale": shape.attention_scale or head_dim**-0.5,
-            "rope_local_theta": (shape.rope_local_theta or architecture.local_theta) if window else None,
-            # A pattern that no layer reaches leaves them all sliding.
-            "sliding_pattern": pattern if window and pattern <= shape.layers else 1,
-        }
-    )
+    pattern = shape.sliding_pattern or family.default_pattern
+    # A pattern that no layer reaches leaves them all sliding.
+    reached = shape.sliding_window is not None and pattern <= shape.layers
+    derived = {
+        "head_dim": head_dim,
+        "attention_scale": shape.attention_scale or head_dim**-0.5,
+        "rope_theta": shape.rope_theta or family.rope_theta,
+        "rope_local_theta": (shape.rope_local_theta or family.local_theta) if shape.sliding_window else None,
+        "sliding_pattern": pattern if reached else 1,
+        "tie_embeddings": family.tie_embeddings if shape.tie_embeddings is None else shape.tie_embeddings,
+    }
+    return CompleteShape.model_validate(shape.model_dump() | derived)
 
 
-def differences(given: Shape, found: Shape) -> Iterator[tuple[str, object, object]]:
-    """Fields in which two complete shapes are not the same model: name, value given, value found."""
+def differences(given: CompleteShape, found: CompleteShape) -> Iterator[tuple[str, object, object]]:
+    """Fields in which two shapes are not the same model: name, value given, value found."""
     for field in Shape.model_fields:
         ours, theirs = getattr(given, field), getattr(found, field)
         if isinstance(ours, float) and isinstance(theirs, float):
@@ -48,14 +59,13 @@ def differences(given: Shape, found: Shape) -> Iterator[tuple[str, object, objec
             yield field, ours, theirs
 
 
-def resolve_model(shape: Shape, dtype: DType) -> Model:
-    """The model of a complete shape, in `dtype`. Raises PlanError for what no kernel can do."""
+def resolve_model(shape: CompleteShape, dtype: DType) -> Model:
+    """The model of `shape` in `dtype`. Raises PlanError for what no kernel can do."""
     architecture = ARCHITECTURES[shape.family]
-    head_dim = shape.head_dim or 0
     if shape.heads % shape.kv_heads:
         raise PlanError((*SHAPE, "kv_heads"), f"heads {shape.heads} is not a multiple of kv_heads {shape.kv_heads}")
-    if head_dim % HEAD_DIM_MULTIPLE:
-        raise PlanError((*SHAPE, "head_dim"), f"head_dim {head_dim} is not a multiple of {HEAD_DIM_MULTIPLE}")
+    if shape.head_dim % HEAD_DIM_MULTIPLE:
+        raise PlanError((*SHAPE, "head_dim"), f"head_dim {shape.head_dim} is not a multiple of {HEAD_DIM_MULTIPLE}")
     if shape.sliding_window and not architecture.sliding:
         raise PlanError((*SHAPE, "sliding_window"), f"the {shape.family} family has no sliding window", "leave it out")
     if dtype not in architecture.dtypes:
@@ -71,7 +81,7 @@ def resolve_model(shape: Shape, dtype: DType) -> Model:
         hidden=shape.hidden,
         heads=shape.heads,
         kv_heads=shape.kv_heads,
-        head_dim=head_dim,
+        head_dim=shape.head_dim,
         intermediate=shape.intermediate,
         vocab=shape.vocab,
         context=shape.context,
@@ -83,12 +93,12 @@ def resolve_model(shape: Shape, dtype: DType) -> Model:
         post_norms=architecture.post_norms,
         tie_embeddings=shape.tie_embeddings,
         embed_scale=math.sqrt(shape.hidden) if architecture.scaled_embedding else 1.0,
-        attention_scale=shape.attention_scale or head_dim**-0.5,
+        attention_scale=shape.attention_scale,
         groups=_groups(shape),
     )
 
 
-def _groups(shape: Shape) -> tuple[LayerGroup, ...]:
+def _groups(shape: CompleteShape) -> tuple[LayerGroup, ...]:
     layers = range(shape.layers)
     every = shape.sliding_pattern
     window = shape.sliding_window or 0
@@ -103,7 +113,7 @@ def _groups(shape: Shape) -> tuple[LayerGroup, ...]:
     return tuple(group for group in groups if group.layers)
 
 
-def _rope(shape: Shape) -> Rope:
+def _rope(shape: CompleteShape) -> Rope:
     scaling = shape.rope_scaling
     if scaling is None:
         return Rope(theta=shape.rope_theta)
