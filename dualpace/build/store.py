@@ -1,0 +1,76 @@
+"""The content-addressed store: what was made once from the same inputs is never made again."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+
+def digest(parts: Iterable[str]) -> str:
+    """SHA-256 over `parts`, each with its length, in hex."""
+    sha = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        sha.update(b"%d:" % len(data))
+        sha.update(data)
+    return sha.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Store:
+    """Entries are folders named by the digest of what they were made from. They are only read once they are there.
+
+    An entry appears by rename, so any number of builds may share a store: those that make the same entry at once do the
+    work twice, and the first to finish is kept.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, key: str) -> Path:
+        """Where the entry `key` is, or would be."""
+        return self.root / key[:2] / key
+
+    def find(self, key: str) -> Path | None:
+        """The entry `key`, if it is there."""
+        entry = self.path(key)
+        return entry if entry.is_dir() else None
+
+    def add(self, key: str, make: Callable[[Path], None]) -> Path:
+        """The entry `key` with what `make` writes into the folder that it is given. What `make` raises, add raises."""
+        entry = self.path(key)
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=self.root, prefix="making-"))
+        try:
+            make(folder)
+            folder.chmod(0o755)
+            try:
+                folder.rename(entry)
+            except OSError:
+                if not entry.is_dir():
+                    raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return entry
+
+    def drop(self, key: str) -> None:
+        """Forget the entry `key`."""
+        shutil.rmtree(self.path(key), ignore_errors=True)
+
+    def file_digest(self, path: Path) -> str:
+        """SHA-256 of a large file, read only when its size or time of change is new."""
+        stat = path.stat()
+        key = digest(["file", os.fspath(path.resolve()), str(stat.st_size), str(stat.st_mtime_ns), str(stat.st_ino)])
+        entry = self.find(key) or self.add(key, lambda folder: _write(folder / "sha256", file_digest(path)))
+        return (entry / "sha256").read_text()
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)

@@ -1,0 +1,102 @@
+"""What is compiled for a plan, as data: which source with which flags makes which object, and what links them.
+
+Paths are relative to the folder of sources, which is also the compilers' working folder, so that no path of the machine
+gets into an object.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+
+from dualpace.build.toolchain import Tool
+from dualpace.frozen import Frozen
+from dualpace.plan.manifest import CUDA_ENGINE, HOST_ENGINE, HOST_RING
+from dualpace.plan.plan import Plan
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+HOST = (
+    "-std=c++20", "-O3", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra", "-Wconversion", "-I.",
+)  # fmt: skip
+# What is not a kernel runs on every machine of the target and computes the same on all: no multiply-add is fused.
+PLAIN = ("-march=x86-64-v3", "-ffp-contract=off")
+KERNELS = ("-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+# Instruction sets that kernels are compiled for, least first; the engine picks one when it starts.
+ISAS: dict[str, tuple[str, ...]] = {
+    "v3": ("-march=x86-64-v3",),
+    "v4": ("-march=x86-64-v4",),
+    "v4_bf16": ("-march=x86-64-v4", "-mavx512bf16"),
+}
+SHARED = ("-shared", "-Wl,--build-id=none", "-Wl,-z,defs", "-fopenmp")
+CUDA = ("-std=c++20", "-O3", "-rdc=true", "-cubin", "-I.", "-Xcompiler=-Wall,-Wextra")
+
+
+class Unit(Frozen):
+    """One compile of `source` to `object`; `label` is what progress calls it."""
+
+    tool: Tool
+    source: str
+    object: str
+    label: str
+    flags: tuple[str, ...]
+
+
+class Library(Frozen):
+    """One link of units to `output`, the path in the bundle."""
+
+    tool: Tool
+    output: str
+    units: tuple[Unit, ...]
+    flags: tuple[str, ...]
+
+
+def libraries(plan: Plan, sources: Iterable[str]) -> tuple[Library, ...]:
+    """Everything that is linked for the target of `plan`, from what is in `sources` (paths).
+
+    `host/ring.cpp` makes the ring library. On the CPU every other `host/*.cpp` goes into the engine, those named
+    `kernels*.cpp` once for each instruction set; on CUDA every `cuda/*.cu` does.
+    """
+    ring = Library(tool="g++", output=HOST_RING, units=(_plain("host/ring.cpp"),), flags=SHARED)
+    if plan.target.kind == "cuda":
+        return (ring, _cuda_engine(plan.target.sm, sorted(path for path in sources if path.endswith(".cu"))))
+    return (ring, _host_engine(sorted(p for p in sources if p.endswith(".cpp") and p != "host/ring.cpp")))
+
+
+def _host_engine(paths: list[str]) -> Library:
+    kernels = [path for path in paths if path.startswith("host/kernels")]
+    units = [_plain(path) for path in paths if path not in kernels]
+    # The linker keeps the first copy of an inline function: objects for lesser machines come first.
+    units += [_kernel(path, isa) for isa in ISAS for path in kernels]
+    return Library(tool="g++", output=HOST_ENGINE, units=tuple(units), flags=SHARED)
+
+
+def _plain(path: str) -> Unit:
+    return Unit(tool="g++", source=path, object=f"{path}.o", label=path, flags=(*HOST, *PLAIN))
+
+
+def _kernel(path: str, isa: str) -> Unit:
+    flags = (*HOST, *KERNELS, *ISAS[isa], f"-DDP_ISA={isa}")
+    return Unit(tool="g++", source=path, object=f"{path}.{isa}.o", label=f"{path} for {isa}", flags=flags)
+
+
+def _cuda_engine(sm: str, paths: list[str]) -> Library:
+    arch = f"-arch=sm_{sm}"
+    units = tuple(
+        Unit(tool="nvcc", source=path, object=f"{path}.cubin", label=f"{path} for sm_{sm}", flags=(*CUDA, arch))
+        for path in paths
+    )
+    return Library(tool="nvcc", output=CUDA_ENGINE, units=units, flags=(arch, "-dlink", "-cubin", "-lcudadevrt"))
+
+
+def inputs(source: str, sources: Mapping[str, str]) -> dict[str, str]:
+    """`source` and everything of `sources` that it includes, with their texts, by path."""
+    found: dict[str, str] = {}
+    pending = [source]
+    while pending:
+        path = pending.pop()
+        if path in found or path not in sources:
+            continue
+        found[path] = sources[path]
+        for include in _INCLUDE.findall(sources[path]):
+            pending += [include, posixpath.normpath(posixpath.join(posixpath.dirname(path), include))]
+    return dict(sorted(found.items()))

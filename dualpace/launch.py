@@ -1,0 +1,169 @@
+"""An engine and its frontend as two processes that share a ring file and nothing else.
+
+The command line starts serving through this; it imports nothing of the serving side.
+"""
+
+import ctypes
+import http.client
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dualpace.plan.manifest import Manifest
+
+ENGINE = "dualpace.engine.cpu"
+FRONTEND = "dualpace.appliance.server"
+SHARED_MEMORY = Path("/dev/shm")
+ENGINE_STOP_SECONDS = 10.0
+FRONTEND_STOP_SECONDS = 5.0  # beyond `serving.drain`
+POLL_SECONDS = 0.05
+_PR_SET_PDEATHSIG = 1
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+class LaunchError(Exception):
+    """An engine or frontend that ended by itself; `usage` says that it refused its input rather than failed."""
+
+    def __init__(self, message: str, usage: bool = False) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class Appliance:
+    """A running deployment. Leaving the context drains the frontend, then stops the engine; no process outlives it.
+
+    `host` and `port` are where the frontend listens; port 0 takes a free one. `threads` 0 leaves the number to the
+    engine. With `quiet` what the processes write is kept for the message of a failure instead of shown.
+    """
+
+    def __init__(
+        self, bundle: Path, manifest: Manifest, host: str, port: int, threads: int = 0, quiet: bool = False
+    ) -> None:
+        self.host = host
+        self.port = port or _free_port(host)
+        self.drain = manifest.plan.serving.drain
+        self._bundle = bundle
+        self._threads = threads
+        self._quiet = quiet
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._folder = Path()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where a client of this machine connects."""
+        return _ANY_ADDRESS.get(self.host, self.host), self.port
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="dualpace-", dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._stop(FRONTEND, self.drain + FRONTEND_STOP_SECONDS)
+            self._stop(ENGINE, ENGINE_STOP_SECONDS)
+        finally:
+            for process in self._processes.values():
+                process.kill()
+                process.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self, say: Callable[[str], None]) -> None:
+        """Start both processes and wait until requests are served. Raises LaunchError if one of them ends."""
+        rings = self._folder / "rings"
+        say("start the engine")
+        threads = ("--threads", str(self._threads)) if self._threads else ()
+        self._spawn(ENGINE, "--rings", str(rings), *threads)
+        self._wait_until(rings.exists)
+        say("start the frontend")
+        self._spawn(FRONTEND, "--rings", str(rings), "--host", self.host, "--port", str(self.port))
+        say("load the model")
+        self._wait_until(self._healthy)
+
+    def wait(self) -> None:
+        """Wait until one of the processes ends, and raise LaunchError that says which and how."""
+        self._wait_until(lambda: False, None)
+
+    def _wait_until(self, done: Callable[[], bool], poll: float | None = POLL_SECONDS) -> None:
+        handles = {os.pidfd_open(process.pid): name for name, process in self._processes.items()}
+        try:
+            while not done():
+                ended, _, _ = select.select(list(handles), [], [], poll)
+                if ended:
+                    raise self._end_of(handles[ended[0]])
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+    def _end_of(self, name: str) -> LaunchError:
+        code = self._processes[name].wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        output = self._log(name).read_text(errors="replace").strip() if self._quiet else ""
+        return LaunchError("\n".join(filter(None, (output, f"{name} {how}"))), usage=code == 2)
+
+    def _spawn(self, module: str, *arguments: str) -> None:
+        # A group of its own keeps the terminal's Ctrl-C from reaching the engine before the frontend has drained.
+        output = self._log(module).open("wb") if self._quiet else None
+        try:
+            self._processes[module] = subprocess.Popen(
+                [sys.executable, "-m", module, self._bundle, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+                preexec_fn=_die_with_parent,
+            )
+        finally:
+            if output:
+                output.close()
+
+    def _stop(self, module: str, seconds: float) -> None:
+        process = self._processes.get(module)
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+    def _log(self, module: str) -> Path:
+        return self._folder / f"{module}.log"
+
+    def _healthy(self) -> bool:
+        connection = http.client.HTTPConnection(*self.address, timeout=1)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+def end_on_signals() -> None:
+    """Make the signals that ask a process to end raise KeyboardInterrupt, so that contexts are left in order."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+
+
+def _die_with_parent() -> None:
+    """In the child: a parent that is killed takes it along."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind((host, 0))
+        return int(listener.getsockname()[1])

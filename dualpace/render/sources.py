@@ -1,0 +1,89 @@
+"""The one way from a plan to source texts. Templates are data of the package; nothing else is read."""
+
+import traceback
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError
+
+from dualpace.plan.abi import structs_text
+from dualpace.plan.plan import Plan
+from dualpace.render.filters import cpp, f32
+
+TEMPLATES = files("dualpace") / "templates"
+FOLDERS = {"cpu": ("common", "host"), "cuda": ("common", "host", "cuda")}
+RENDERED = ".j2"
+
+
+class RenderError(Exception):
+    """A template that cannot be rendered; the message names the template, the line and the fault."""
+
+
+def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
+    """Source path -> text, for the target of `plan`.
+
+    Templates that end in `.j2` are rendered under the path without it, with a first line that says for which
+    deployment; everything else is copied. The same plan gives the same text. Raises RenderError.
+    """
+    environment = _environment(templates)
+    context = {
+        "plan": plan,
+        "model": plan.model,
+        "layer_groups": [plan.model.group_of(layer) for layer in range(plan.model.layers)],
+        "step_tokens": max(program.tokens for program in plan.schedule.programs),
+        "structs": structs_text(plan),
+    }
+    sources = {}
+    for folder in FOLDERS[plan.target.kind]:
+        for path, text in _texts(templates / folder, folder):
+            if path.endswith(RENDERED):
+                text = _header(plan, path) + _fill(environment, path, context)
+                path = path.removesuffix(RENDERED)
+            sources[path] = text
+    return sources
+
+
+def template_of(source: str, templates: Traversable = TEMPLATES) -> str:
+    """The template behind the rendered path `source`, as a path in the package."""
+    rendered = templates.joinpath(*f"{source}{RENDERED}".split("/"))
+    return f"dualpace/templates/{source}{RENDERED if rendered.is_file() else ''}"
+
+
+def _texts(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_file():
+            yield f"{prefix}/{entry.name}", entry.read_text(encoding="utf-8")
+
+
+def _header(plan: Plan, template: str) -> str:
+    model = plan.model
+    return (
+        f'// Deployment "{plan.name}": {model.family} in {model.dtype}, GQA ratio {model.gqa_ratio}, head_dim '
+        f"{model.head_dim}, pages of {plan.attention.page_size} tokens, on {plan.target.name}. From {template}.\n"
+    )
+
+
+def _environment(templates: Traversable) -> Environment:
+    def load(name: str) -> tuple[str, str, None]:
+        return templates.joinpath(*name.split("/")).read_text(encoding="utf-8"), name, None
+
+    environment = Environment(
+        loader=FunctionLoader(load),
+        undefined=StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(f32=f32, cpp=cpp)
+    return environment
+
+
+def _fill(environment: Environment, template: str, context: dict[str, object]) -> str:
+    try:
+        return environment.get_template(template).render(context)
+    except (TemplateError, TypeError, ValueError) as error:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == template]
+        line = getattr(error, "lineno", None) or (lines[-1] if lines else 1)
+        raise RenderError(f"dualpace/templates/{template}:{line}: {error}") from error
