@@ -1,0 +1,113 @@
+"""The ring memory on the engine's side: one file that the engine makes, frontends map and the engine removes.
+
+Byte 0 of the file is locked by the engine while it lives, byte 1 + r by the frontend that has claimed ring r. The locks
+belong to open files, so the kernel gives them up when their owner dies.
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import stat
+import struct
+from pathlib import Path
+
+from dualpace.plan import abi
+from dualpace.plan.plan import Plan
+from dualpace.plan.structs import MAGIC
+
+_ENGINE_BYTE = 0
+
+
+class RingMemoryError(Exception):
+    """Ring memory that cannot be made; the message names the file and the remedy."""
+
+
+class RingMemory:
+    """The mapping, zeroed apart from its header. `address` is where it lies in this process."""
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        """Make the file at `path`, replacing what an engine that is gone left there. Raises RingMemoryError."""
+        self.path = path
+        self.size = abi.ring_bytes(plan)
+        _refuse_unless_free(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise RingMemoryError(
+                f"{path}: cannot make it: {error.strerror}; give --rings a writable folder"
+            ) from error
+        try:
+            # Reserved now, so that a store cannot fail later for want of room.
+            os.posix_fallocate(self._file, 0, self.size)
+            self._lock()
+            self._map = mmap.mmap(self._file, self.size)
+            self._whole = (ctypes.c_char * self.size).from_buffer(self._map)
+            self.address = ctypes.addressof(self._whole)
+            self._write_header(plan)
+            path.unlink(missing_ok=True)
+            os.link(temporary, path)
+        except OSError as error:
+            os.close(self._file)
+            raise RingMemoryError(self._shortage(path, error)) from error
+        finally:
+            temporary.unlink()
+
+    def close(self) -> None:
+        """Unmap, and remove the file if it is still this one."""
+        try:
+            if os.path.samestat(self.path.stat(), os.fstat(self._file)):
+                self.path.unlink()
+        except FileNotFoundError:
+            pass
+        del self._whole
+        self._map.close()
+        os.close(self._file)
+
+    def _lock(self) -> None:
+        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _write_lock(_ENGINE_BYTE))
+
+    def _write_header(self, plan: Plan) -> None:
+        header = abi.fixed_view("MemoryHeader").from_address(self.address)
+        header.layout = int(abi.layout_hash(plan), 16)
+        header.bytes = self.size
+        header.rings = plan.rings.rings
+        header.engine_epoch = 1
+        header.magic = MAGIC
+
+    def _shortage(self, path: Path, error: OSError) -> str:
+        free = os.statvfs(path.parent)
+        have = free.f_bavail * free.f_frsize
+        if have >= self.size:
+            return f"{path}: cannot make it: {error.strerror}"
+        return (
+            f"{path}: the rings need {self.size} bytes and {path.parent} has {have} left; "
+            f"lower nic.rings or nic.slots, or give the container --shm-size={self.size - have + (64 << 20)}"
+        )
+
+
+def _write_lock(byte: int) -> bytes:
+    """A `struct flock` for one byte."""
+    return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+
+
+def _refuse_unless_free(path: Path) -> None:
+    """Refuse a path that a living engine uses or that is no file of rings. Raises RingMemoryError."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RingMemoryError(f"{path}: cannot replace it: {error.strerror}; give --rings another path") from error
+    try:
+        magic = MAGIC.to_bytes(8, "little")
+        if not stat.S_ISREG(os.fstat(file).st_mode) or os.pread(file, len(magic), 0) != magic:
+            raise RingMemoryError(f"{path}: there is something else than rings; give --rings another path")
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _write_lock(_ENGINE_BYTE))
+    except BlockingIOError as error:
+        raise RingMemoryError(
+            f"{path}: another engine serves these rings; stop it or give --rings another path"
+        ) from error
+    finally:
+        os.close(file)

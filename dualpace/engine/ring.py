@@ -1,0 +1,190 @@
+"""The frontend's end of a ring. Flags are stored and loaded by the ring library, never here."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from dualpace.plan.abi import fixed_view
+from dualpace.plan.structs import MAX_STOP_TOKENS, Finish
+
+__all__ = ["Finish", "FrontendRing", "RingError", "SamplingParams", "Status", "TokenEvent"]
+
+_BATCH = 256
+_ERROR_BYTES = 256
+_Params = fixed_view("RequestParams")
+_Record = fixed_view("TokenRecord")
+_Status = fixed_view("EngineStatus")
+
+
+class RingError(Exception):
+    """A ring that cannot be claimed; the message names the file and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a request is sampled and when it ends. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off.
+
+    `stop_tokens` holds the end-of-sequence ids too unless they are to be ignored, which `ignore_eos` records.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
+    stop_tokens: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+class TokenEvent(NamedTuple):
+    """A token of a request (-1: none), its end, or both. `index` counts generated tokens."""
+
+    tag: int
+    index: int  # type: ignore[assignment]  # tuple.index is not missed
+    token: int
+    logprob: float
+    finish: Finish
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class Status(NamedTuple):
+    """What the engine says of itself. `alive`: its process exists and has not stopped; pages of the scarcest group."""
+
+    heartbeat: int
+    steps: int
+    running: int
+    waiting: int
+    free_pages: int
+    total_pages: int
+    ready: bool
+    stopped: bool
+    alive: bool
+    accepted: int
+    finished: int
+    aborted: int
+    failed: int
+    prefilled: int
+    generated: int
+    preempted: int
+    nonfinite: int
+    malformed: int
+
+
+class FrontendRing:
+    """A claimed ring. One thread may submit and abort while another waits; `close` once both are done."""
+
+    def __init__(self, library: Path, memory: Path, ring: int = 0) -> None:
+        """Claim `ring` of the file `memory` through the ring library. Raises RingError."""
+        self._library = _load(library)
+        self._outstanding: dict[int, int] = {}
+        self._submitted = 0
+        self._records = (_Record * _BATCH)()
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        self._handle = self._library.dp_ring_open(str(memory).encode(), ring, error, _ERROR_BYTES)
+        if not self._handle:
+            raise RingError(error.value.decode())
+
+    def submit(self, tag: int, prompt: Sequence[int], params: SamplingParams) -> bool:
+        """Hand a request to the engine; False if the ring has no room now.
+
+        `tag` names it in events, and is not in use. Raises ValueError for what the engine could not serve.
+        """
+        stops = params.stop_tokens
+        if len(stops) > MAX_STOP_TOKENS:
+            raise ValueError(f"stop_tokens has {len(stops)} ids, at most {MAX_STOP_TOKENS} are possible")
+        header = _Params(
+            seed=params.seed % 2**64,
+            prompt_tokens=len(prompt),
+            stop_count=len(stops),
+            max_tokens=params.max_tokens,
+            min_tokens=params.min_tokens,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            temperature=params.temperature,
+            repetition_penalty=params.repetition_penalty,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+        )
+        words = (ctypes.c_int32 * (len(stops) + len(prompt)))(*stops, *prompt)
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        # Its end may be read by the waiting thread before this call returns.
+        self._outstanding[tag] = self._submitted
+        result = self._library.dp_ring_submit(self._handle, tag, ctypes.byref(header), words, error, _ERROR_BYTES)
+        if result <= 0:
+            del self._outstanding[tag]
+        if result < 0:
+            raise ValueError(error.value.decode())
+        self._submitted = (self._submitted + result) % 2**32
+        return bool(result)
+
+    def abort(self, tag: int) -> bool:
+        """Ask the engine to end a request, which still ends with one event; False if the ring has no room now."""
+        index = self._outstanding.get(tag)
+        return index is None or bool(self._library.dp_ring_abort(self._handle, index))
+
+    def wait(self, timeout_s: float) -> list[TokenEvent]:
+        """Events in order; empty after `timeout_s` without one. Blocks without the GIL.
+
+        When the engine is gone, every request that it left unfinished ends with ENGINE_GONE.
+        """
+        events = self._take(timeout_s)
+        if not events and self._outstanding and not self._library.dp_ring_engine_alive(self._handle):
+            events = self._take(0) or [
+                TokenEvent(tag, 0, -1, 0.0, Finish.ENGINE_GONE, 0, 0) for tag in tuple(self._outstanding)
+            ]
+        for event in events:
+            if event.finish:
+                self._outstanding.pop(event.tag, None)
+        return events
+
+    def status(self) -> Status:
+        """What the engine last said, without blocking."""
+        s = _Status()
+        self._library.dp_ring_status(self._handle, ctypes.byref(s))
+        alive = bool(self._library.dp_ring_engine_alive(self._handle))
+        counts = (getattr(s.counters, name) for name in Status._fields[Status._fields.index("accepted") :])
+        return Status(
+            s.heartbeat, s.steps, s.running, s.waiting, s.free_pages, s.total_pages,
+            bool(s.ready), bool(s.stopped), alive, *counts,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Give up the claim; the engine ends what is left of this epoch when the ring is next claimed."""
+        if self._handle:
+            self._library.dp_ring_close(self._handle)
+            self._handle = None
+
+    def _take(self, timeout_s: float) -> list[TokenEvent]:
+        count = self._library.dp_ring_wait(self._handle, self._records, _BATCH, int(timeout_s * 1e6))
+        return [
+            TokenEvent(r.tag, r.index, r.token, r.logprob, Finish(r.finish), r.prompt_tokens, r.cached_tokens)
+            for r in self._records[:count]
+        ]
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise RingError(f"{path}: cannot load the ring library: {error}; build the bundle again") from error
+    handle, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+    library.dp_ring_open.argtypes = (text, ctypes.c_uint32, text, size)
+    library.dp_ring_open.restype = handle
+    library.dp_ring_close.argtypes = (handle,)
+    library.dp_ring_close.restype = None
+    library.dp_ring_submit.argtypes = (handle, ctypes.c_uint64, handle, handle, text, size)
+    library.dp_ring_abort.argtypes = (handle, ctypes.c_uint32)
+    library.dp_ring_wait.argtypes = (handle, handle, ctypes.c_int, ctypes.c_int64)
+    library.dp_ring_status.argtypes = (handle, handle)
+    library.dp_ring_status.restype = None
+    library.dp_ring_engine_alive.argtypes = (handle,)
+    return library

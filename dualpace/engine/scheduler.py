@@ -1,0 +1,110 @@
+"""The scheduler and sampler of a bundle's host library, for the engines that a host drives."""
+
+import ctypes
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dualpace.engine.memory import RingMemory
+from dualpace.plan import abi
+from dualpace.plan.plan import Plan
+from dualpace.plan.structs import StepKind
+
+
+class LayoutError(Exception):
+    """A library built for another plan or version."""
+
+
+class Step(NamedTuple):
+    """What a step holds; an IDLE one has nothing to run."""
+
+    step: int
+    kind: StepKind
+    rows: int
+    tokens: int
+    samples: int
+
+
+class HostScheduler:
+    """One engine's scheduler over `memory`. Not for use from two threads at a time.
+
+    A step is: `schedule()`, then unless it is IDLE the forward pass over `buffers` and `sample(logits)`. The next
+    `schedule()` takes what was sampled. `buffers` maps each array of StepBuffers to a view that `schedule` fills.
+    """
+
+    def __init__(
+        self, library: Path, memory: RingMemory, plan: Plan, *, vocabulary: int | None = None, threads: int = 1
+    ) -> None:
+        """`vocabulary`: ids from it on are padding and never sampled. `threads` sample. Raises LayoutError."""
+        self._library = _load(library)
+        layout = f"{self._library.dp_engine_layout():016x}"
+        if layout != abi.layout_hash(plan):
+            raise LayoutError(f"{library}: layout {layout}, the plan's is {abi.layout_hash(plan)}; build it again")
+        self._memory = memory
+        self._handle = self._library.dp_engine_create(memory.address, vocabulary or plan.model.vocab, threads)
+        address = self._library.dp_engine_step_buffers(self._handle)
+        self._step: Any = abi.view("StepBuffers", plan).from_address(address)
+        arrays = ((name, getattr(self._step, name)) for name, kind, *_ in self._step._fields_)
+        self.buffers: dict[str, NDArray[Any]] = {
+            name: np.ctypeslib.as_array(array)
+            for name, array in arrays
+            if isinstance(array, ctypes.Array) and not name.startswith("pad_")
+        }
+
+    def schedule(self) -> Step:
+        """Take what the last step sampled, read the rings and lay out the next step."""
+        self._library.dp_engine_schedule(self._handle)
+        s = self._step
+        return Step(s.step, StepKind(s.kind), s.rows, s.tokens, s.samples)
+
+    def sample(self, logits: int, stride: int) -> None:
+        """Sample the step's rows from fp32 logits [samples, vocab] at that address, a row every `stride` elements."""
+        self._library.dp_engine_sample(self._handle, logits, stride)
+
+    def wait(self, timeout_s: float) -> bool:
+        """After an IDLE step: block without the GIL until there is something to schedule; False on time-out."""
+        return bool(self._library.dp_engine_wait(self._handle, int(timeout_s * 1e6)))
+
+    def announce(self, *, ready: bool = False, stopped: bool = False) -> None:
+        """Tell frontends what `status()` shows them; stopping ends what is running for them."""
+        self._library.dp_engine_announce(self._handle, ready, stopped)
+
+    def close(self) -> None:
+        """Free the scheduler's state; `buffers` are gone with it."""
+        if self._handle:
+            self.buffers = {}
+            self._library.dp_engine_destroy(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> "HostScheduler":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    handle = ctypes.c_void_p
+    library.dp_engine_layout.argtypes = ()
+    library.dp_engine_layout.restype = ctypes.c_uint64
+    library.dp_engine_create.argtypes = (handle, ctypes.c_uint32, ctypes.c_uint32)
+    library.dp_engine_create.restype = handle
+    library.dp_engine_step_buffers.argtypes = (handle,)
+    library.dp_engine_step_buffers.restype = handle
+    library.dp_engine_schedule.argtypes = (handle,)
+    library.dp_engine_schedule.restype = None
+    library.dp_engine_sample.argtypes = (handle, handle, ctypes.c_int64)
+    library.dp_engine_sample.restype = None
+    library.dp_engine_wait.argtypes = (handle, ctypes.c_int64)
+    library.dp_engine_wait.restype = ctypes.c_int
+    library.dp_engine_announce.argtypes = (handle, ctypes.c_int, ctypes.c_int)
+    library.dp_engine_announce.restype = None
+    library.dp_engine_destroy.argtypes = (handle,)
+    library.dp_engine_destroy.restype = None
+    return library
