@@ -5,6 +5,7 @@ Commands import what they need when they run, so that `dualpace lint` starts in 
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from enum import IntEnum, StrEnum
@@ -72,12 +73,18 @@ def fail(message: str, code: Exit = Exit.USAGE) -> NoReturn:
     sys.exit(code)
 
 
+def hub_cache() -> Path:
+    """Where snapshots of the model hub lie on this machine."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
+    return Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+
+
 def load_plan(path: Path) -> Plan:
     """The plan of the spec at `path`. A spec with errors ends the command, its findings on stderr."""
     from dualpace.lint.reports import REPORTS
     from dualpace.lint.runner import lint_file
 
-    result = lint_file(path)
+    result = lint_file(path, hub_cache())
     if result.plan is None:
         _show(REPORTS[Format.TEXT]([result]), sys.stderr)
         raise typer.Exit(Exit.FINDINGS)
@@ -116,7 +123,7 @@ def lint(
     unreadable: list[str] = []
     for path in specs:
         try:
-            results.append(lint_file(path))
+            results.append(lint_file(path, hub_cache()))
         except OSError as error:
             unreadable.append(_reason(error))
     _show(REPORTS[format_](results))
@@ -156,7 +163,7 @@ def _show(text: str, stream: TextIO | None = None) -> None:
         return
     from rich.console import Console
 
-    from dualpace.lint.reports.text import STYLES, Highlighter
+    from dualpace.lint.reports.colour import STYLES, Highlighter
 
     console = Console(file=stream, highlighter=Highlighter(), theme=STYLES, soft_wrap=True)
     console.print(text, end="", markup=False, emoji=False)

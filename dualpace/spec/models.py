@@ -83,7 +83,7 @@ class Shape(Frozen):
 class RandomWeights(Frozen):
     """Seeded random weights of the true shape, for measuring."""
 
-    random: Annotated[int, Field(ge=0)] = Field(description="Seed of the random weights.", examples=[0])
+    random: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(description="Seed of the random weights.", examples=[0])
 
 
 class ModelSection(Frozen):

@@ -47,7 +47,7 @@ def options(fragment: Fragment) -> list[Fragment]:
 
 def choices(fragment: Fragment) -> list[str]:
     """The words and numbers that `fragment` lists one by one."""
-    found = []
+    found: list[object] = []
     for option in options(fragment):
         found += option.get("enum", [option["const"]] if "const" in option else [])
     return [str(choice) for choice in found]
@@ -66,11 +66,7 @@ def _kind(option: Fragment, fragment: Fragment) -> str:
     match option["type"]:
         case "integer":
             low = option.get("minimum", option.get("exclusiveMinimum", -1) + 1)
-            return (
-                f"a whole number from {low} to {option['maximum']}"
-                if "maximum" in option
-                else f"a whole number from {low}"
-            )
+            return f"a whole number from {low} to {option['maximum']}"
         case "number":
             return f"a number above 0 and at most {option['maximum']:g}"
         case "boolean":

@@ -1,0 +1,23 @@
+"""Findings for people: place, message, the source line with the place marked, and the remedy."""
+
+from collections.abc import Sequence
+
+from dualpace.diagnostic import Diagnostic
+from dualpace.lint.runner import Result
+
+
+def report(results: Sequence[Result]) -> str:
+    """The findings of `results` in their order, "" if there are none."""
+    return "".join(_finding(d, result.document.lines()) for result in results for d in result.diagnostics)
+
+
+def _finding(diagnostic: Diagnostic, lines: list[str]) -> str:
+    span = diagnostic.span
+    head = f"{span.file}:{span.line}:{span.col}: {diagnostic.severity} {diagnostic.id} {diagnostic.slug}"
+    text = f"{head}: {diagnostic.message}\n"
+    source = lines[span.line - 1] if span.line <= len(lines) else ""
+    if source.strip():
+        end = span.end_col if span.end_line == span.line else len(source) + 1
+        shown = "".join(c if c.isprintable() else " " for c in source)
+        text += f"    {shown}\n    {' ' * (span.col - 1)}{'^' * max(1, end - span.col)}\n"
+    return text + (f"  help: {diagnostic.help}\n" if diagnostic.help else "")
