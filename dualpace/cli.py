@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -17,7 +18,9 @@ import typer
 from dualpace import __version__
 
 if TYPE_CHECKING:
+    from dualpace.build.errors import BuildError
     from dualpace.lint.runner import Result
+    from dualpace.plan.manifest import Manifest
     from dualpace.plan.plan import Plan
 
 app = typer.Typer(
@@ -54,6 +57,15 @@ class FailOn(StrEnum):
 
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The deployment spec, a YAML file.")]
+SourcePath = Annotated[
+    Path,
+    typer.Argument(metavar="SPEC|BUNDLE", exists=True, help="A deployment spec, or a bundle that was built of one."),
+]
+StorePath = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", envvar="DUALPACE_STORE", help="What builds keep.", show_default="~/.cache/dualpace"),
+]
+ThreadCount = Annotated[int, typer.Option(min=0, help="Threads of the engine; 0 lets it choose.")]
 
 
 def main() -> None:
@@ -108,7 +120,7 @@ def _options(
 
 @app.command()
 def lint(
-    specs: Annotated[list[Path], typer.Argument(metavar="SPEC...", help="Deployment specs, YAML files.")],
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC", help="Deployment specs, YAML files.")],
     format_: Annotated[Format, typer.Option("--format", help="How findings are written.")] = Format.TEXT,
     fail_on: Annotated[
         FailOn, typer.Option("--fail-on", help="Least severity that makes the exit code 1.")
@@ -150,9 +162,174 @@ def schema(
         fail(f"{check} is out of date: run `dualpace schema > {check}`", Exit.FINDINGS)
 
 
+@app.command()
+def render(
+    spec: SpecPath, output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")]
+) -> None:
+    """Write the sources that a spec compiles to."""
+    from dualpace.render.sources import RenderError
+    from dualpace.render.sources import render as sources_of
+
+    plan = load_plan(spec)
+    try:
+        sources = sources_of(plan)
+    except RenderError as error:
+        fail(str(error))
+    for path, text in sources.items():
+        file = output / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        _show(f"{file}\n")
+
+
+@app.command()
+def build(
+    spec: SpecPath,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="The bundle.", show_default="<name>.bundle"),
+    ] = None,
+    no_image: Annotated[bool, typer.Option("--no-image", help="Build no container image.")] = False,
+    store: StorePath = None,
+) -> None:
+    """Compile a spec into a bundle, the folder that it is served from."""
+    _build(spec, load_plan(spec), output, store)
+    if not no_image:
+        _show("no container image was built: this version makes bundles only\n", sys.stderr)
+
+
+@app.command()
+def serve(
+    source: SourcePath,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="the spec's")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="TCP port; 0 picks one.", show_default="the spec's")
+    ] = None,
+    threads: ThreadCount = 0,
+    store: StorePath = None,
+) -> None:
+    """Serve a spec, building it first, or a bundle, until interrupted."""
+    from dualpace.build.progress import report_to
+    from dualpace.launch import Appliance, LaunchError, end_on_signals
+
+    bundle, manifest = _served(source, store)
+    serving = manifest.plan.serving
+    end_on_signals()
+    try:
+        with Appliance(
+            bundle, manifest, host or serving.host, serving.port if port is None else port, threads
+        ) as appliance:
+            with report_to(sys.stderr) as progress:
+                appliance.start(progress.step)
+            url = "http://{}:{}".format(*appliance.address)
+            _show(f"serving {serving.model_name} at {url}, Ctrl-C drains and ends\n", sys.stderr)
+            appliance.wait()
+    except KeyboardInterrupt:
+        return
+    except LaunchError as error:
+        fail(str(error), Exit.USAGE if error.usage else Exit.INTERNAL)
+
+
+@app.command()
+def generate(
+    source: SourcePath,
+    prompt: Annotated[str, typer.Option(help="The text to continue.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 128,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="0 takes the likeliest token.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
+    threads: ThreadCount = 0,
+    store: StorePath = None,
+) -> None:
+    """Start a spec or bundle, stream one completion to the terminal and end."""
+    from dualpace.build.progress import report_to
+    from dualpace.completion import CompletionError, complete
+    from dualpace.launch import Appliance, LaunchError, end_on_signals
+
+    bundle, manifest = _served(source, store)
+    serving = manifest.plan.serving
+    keys = Path(serving.api_key_file).read_text(encoding="utf-8").split() if serving.api_key_file else []
+    request = {
+        "model": serving.model_name,
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+    }
+    end_on_signals()
+    try:
+        with Appliance(bundle, manifest, "127.0.0.1", 0, threads, quiet=True) as appliance:
+            with report_to(sys.stderr) as progress:
+                appliance.start(progress.step)
+            _write(prompt)
+            timing = complete(appliance.address, keys[0] if keys else "", request, _write)
+            _write("\n")
+    except KeyboardInterrupt:
+        raise typer.Exit(Exit.USAGE) from None
+    except LaunchError as error:
+        fail(str(error), Exit.USAGE if error.usage else Exit.INTERNAL)
+    except CompletionError as error:
+        fail(str(error))
+    rate = f"{1 / timing.tpot:.1f} tokens/s" if timing.tpot else "one token"
+    _show(
+        f"{timing.tokens} tokens: TTFT {1e3 * timing.ttft:.0f} ms, TPOT {1e3 * timing.tpot:.1f} ms, {rate}\n",
+        sys.stderr,
+    )
+
+
+def _served(source: Path, store: Path | None) -> tuple[Path, Manifest]:
+    """The bundle `source`, or that of the spec `source`, built if need be; a target that nothing serves is refused."""
+    from dualpace.launch import LaunchError, refuse_unserved
+    from dualpace.plan.manifest import BundleError, read_manifest
+
+    try:
+        if source.is_dir():
+            manifest = read_manifest(source)
+            refuse_unserved(manifest.plan)
+            return source, manifest
+        plan = load_plan(source)
+        refuse_unserved(plan)
+    except (BundleError, LaunchError) as error:
+        fail(str(error))
+    return _build(source, plan, None, store)
+
+
+def _build(spec: Path, plan: Plan, output: Path | None, store: Path | None) -> tuple[Path, Manifest]:
+    from dualpace.build.bundle import build as build_bundle
+    from dualpace.build.errors import BuildError
+    from dualpace.build.progress import report_to
+    from dualpace.build.store import Store
+
+    output = output or Path(f"{plan.name}.bundle")
+    root = store or Path.home() / ".cache" / "dualpace"
+    start = time.monotonic()
+    try:
+        with report_to(sys.stderr) as progress:
+            manifest = build_bundle(plan, output, Store(root.absolute()), progress)
+    except BuildError as error:
+        _fail_build(spec, error)
+    _show(f"{output} is built, digest {manifest.digest[:16]}, {time.monotonic() - start:.1f} s\n", sys.stderr)
+    return output, manifest
+
+
+def _fail_build(spec: Path, error: BuildError) -> NoReturn:
+    from dualpace.spec.compose import read_document
+
+    if error.output:
+        _show(error.output.rstrip() + "\n", sys.stderr)
+    if not error.key:
+        fail(str(error))
+    span = read_document(spec).span(tuple(error.key.split(".")))
+    fail(f"{spec}:{span.line}:{span.col}: {error}", Exit.FINDINGS)
+
+
 def _reason(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _show(text: str, stream: TextIO | None = None) -> None:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from dualpace.plan.manifest import Manifest
+from dualpace.plan.plan import Plan
 
 ENGINE = "dualpace.engine.cpu"
 FRONTEND = "dualpace.appliance.server"
@@ -31,7 +32,10 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 class LaunchError(Exception):
-    """An engine or frontend that ended by itself; `usage` says that it refused its input rather than failed."""
+    """A deployment that cannot be served, or an engine or frontend that ended by itself.
+
+    `usage` says that the input was refused, rather than that something failed.
+    """
 
     def __init__(self, message: str, usage: bool = False) -> None:
         super().__init__(message)
@@ -149,6 +153,15 @@ class Appliance:
             return False
         finally:
             connection.close()
+
+
+def refuse_unserved(plan: Plan) -> None:
+    """Raise LaunchError for a target that no engine serves."""
+    if plan.target.kind == "cuda":
+        raise LaunchError(
+            f"target.gpu {plan.target.name} can be built but not served yet: this version serves `cpu: true`",
+            usage=True,
+        )
 
 
 def end_on_signals() -> None:

@@ -18,7 +18,7 @@ from dualpace.build.units import libraries
 from dualpace.plan.abi import layout_hash
 from dualpace.plan.manifest import FORMAT, MANIFEST, Manifest
 from dualpace.plan.plan import Plan
-from dualpace.render.sources import render
+from dualpace.render.sources import RenderError, render
 
 SOURCES = "sources"
 
@@ -27,13 +27,16 @@ def build(plan: Plan, output: Path, store: Store, progress: Progress) -> Manifes
     """Build the bundle of `plan` at `output`, which appears, or is replaced, by rename.
 
     Raises BuildError for what is planned but not served yet, for a missing compiler or package, for what does not
-    compile, and for an `output` that is something else than a bundle; RenderError for a broken template.
+    compile or render, and for an `output` that is something else than a bundle.
     """
     _refuse_unserved(plan)
     if output.exists() and any(output.iterdir()) and not (output / MANIFEST).is_file():
         raise BuildError(f"{output} is not empty and not a bundle: name another folder with -o")
     progress.step("render")
-    sources = render(plan)
+    try:
+        sources = render(plan)
+    except RenderError as error:
+        raise BuildError(str(error)) from error
     targets = libraries(plan, sources)
     binaries = compile_libraries(targets, sources, store, progress)
     model, weights = prepare_model(plan, store, progress)
