@@ -36,7 +36,10 @@ class Manifest(Frozen):
 
 
 class Generation(Frozen):
-    """Generation defaults and special tokens of the model, from its generation config joined with its tokenizer."""
+    """Generation defaults and special tokens of the model, from its generation config joined with its tokenizer.
+
+    Of `eos_tokens`, any of which ends a text, the tokenizer's own comes first.
+    """
 
     bos_token: int | None = None
     add_bos: bool = False
