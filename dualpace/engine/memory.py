@@ -29,7 +29,7 @@ class RingMemory:
     def __init__(self, path: Path, plan: Plan) -> None:
         """Make the file at `path`, replacing what an engine that is gone left there. Raises RingMemoryError."""
         self.path = path
-        self.size = abi.ring_bytes(plan)
+        self.size = abi.ring_bytes(plan.rings)
         _refuse_unless_free(path)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:

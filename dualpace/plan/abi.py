@@ -12,7 +12,7 @@ from enum import IntEnum
 from math import prod
 from typing import Any
 
-from dualpace.plan.plan import Plan
+from dualpace.plan.plan import Plan, Rings
 from dualpace.plan.structs import ENUMS, MAGIC, MAX_STOP_TOKENS, STRUCTS, Field, Struct
 
 
@@ -48,10 +48,16 @@ def constants(plan: Plan) -> Constants:
         "kMaxBatch + 1": plan.schedule.max_batch + 1,
         "kMaxStepTokens": max(program.tokens for program in plan.schedule.programs),
         "kPagesPerRow": max(pages.pages_per_row for pages in plan.pages),
-        "kRings": plan.rings.rings,
-        "kRequestSlots": plan.rings.request_slots,
-        "kTokenSlots": plan.rings.token_slots,
-        "kArenaWords": plan.rings.arena_words,
+        **_ring_constants(plan.rings),
+    }
+
+
+def _ring_constants(rings: Rings) -> Constants:
+    return {
+        "kRings": rings.rings,
+        "kRequestSlots": rings.request_slots,
+        "kTokenSlots": rings.token_slots,
+        "kArenaWords": rings.arena_words,
     }
 
 
@@ -103,9 +109,9 @@ def layout_hash(plan: Plan) -> str:
     return hashlib.sha256(repr(table).encode()).hexdigest()[:16]
 
 
-def ring_bytes(plan: Plan) -> int:
-    """Bytes of the ring memory."""
-    return _extent("RingMemory", constants(plan))[0]
+def ring_bytes(rings: Rings) -> int:
+    """Bytes of the ring memory; follows from the counts in `rings` alone."""
+    return _extent("RingMemory", _ring_constants(rings))[0]
 
 
 def structs_text(plan: Plan) -> str:

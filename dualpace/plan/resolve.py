@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from dualpace.plan.abi import ring_bytes
 from dualpace.plan.capacity import Capacity, resolve_capacity
 from dualpace.plan.checkpoint import Checkpoint, CheckpointError, read_checkpoint
 from dualpace.plan.error import PlanError
@@ -24,8 +25,6 @@ PAGE_SIZE = 16
 SPLIT_TOKENS = 256
 FLOOR_ROWS = (1, 8, 32, 128)
 FLOOR_CONTEXTS = (1024, 8192, 32768, 131072)
-RECORD_BYTES = 64
-RING_HEADER_BYTES = 4096
 MIN_TOKEN_SLOTS = 4096
 MIN_ARENA_WORDS = 65536
 
@@ -185,17 +184,15 @@ def _rings(section: NicSection, schedule: Schedule) -> Rings:
         )
     if section.transport == "rdma" and section.device is None:
         raise PlanError(("nic", "device"), "rdma needs a device", "name it, like mlx5_0")
-    token_slots = _power_of_two(max(4 * schedule.max_batch, MIN_TOKEN_SLOTS))
-    arena_words = _power_of_two(max(4 * schedule.max_context, MIN_ARENA_WORDS))
-    ring = RING_HEADER_BYTES + RECORD_BYTES * (section.slots + token_slots) + 4 * arena_words
-    return Rings(
+    counts = Rings(
         transport=section.transport,
         rings=section.rings,
         request_slots=section.slots,
-        token_slots=token_slots,
-        arena_words=arena_words,
-        bytes=RING_HEADER_BYTES + section.rings * ring,
+        token_slots=_power_of_two(max(4 * schedule.max_batch, MIN_TOKEN_SLOTS)),
+        arena_words=_power_of_two(max(4 * schedule.max_context, MIN_ARENA_WORDS)),
+        bytes=0,
     )
+    return counts.model_copy(update={"bytes": ring_bytes(counts)})
 
 
 def _power_of_two(least: int) -> int:
