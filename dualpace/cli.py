@@ -162,6 +162,18 @@ def schema(
         fail(f"{check} is out of date: run `dualpace schema > {check}`", Exit.FINDINGS)
 
 
+@app.command("plan")
+def show_plan(
+    spec: SpecPath,
+    format_: Annotated[Format, typer.Option("--format", help="How the plan is written.")] = Format.TEXT,
+) -> None:
+    """Show what a spec resolves to: sizes, pages, step programs, memory, the roofline floor."""
+    from dualpace.plan.report import json_report, text_report
+
+    report = json_report if format_ is Format.JSON else text_report
+    _write(report(load_plan(spec)))
+
+
 @app.command()
 def render(
     spec: SpecPath, output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")]

@@ -1,8 +1,10 @@
 """Quantities as people read them."""
 
+_TIMES = (("s", 1.0), ("ms", 1e3))
+
 
 def size_text(size: float) -> str:
-    """Bytes in binary units: `1.50 GiB`."""
+    """Bytes in binary units: `1.5 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
@@ -11,8 +13,8 @@ def size_text(size: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Seconds with a fitting unit: `3.31 ms`."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3)):
-        if seconds * scale >= 1:
-            return f"{seconds * scale:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+    """Seconds to three figures, with a fitting unit: `3.31 ms`."""
+    value, unit = next(
+        ((seconds * scale, unit) for unit, scale in _TIMES if seconds * scale >= 1), (seconds * 1e6, "us")
+    )
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"

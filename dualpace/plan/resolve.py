@@ -24,7 +24,7 @@ PAGE_SIZE = 16
 # A multiple of every page size; long enough that merging partials costs little beside reading the KV.
 SPLIT_TOKENS = 256
 FLOOR_ROWS = (1, 8, 32, 128)
-FLOOR_CONTEXTS = (1024, 8192, 32768, 131072)
+FLOOR_CONTEXTS = (1024, 8192, 32768)
 MIN_TOKEN_SLOTS = 4096
 MIN_ARENA_WORDS = 65536
 
@@ -219,7 +219,7 @@ def _floors(model: Model, target: Target, attention: Attention, capacity: Capaci
     """The floor of steps that the KV pages can hold, short and long, from one row to a full batch."""
     schedule = capacity.schedule
     rows = (*(n for n in FLOOR_ROWS if n < schedule.max_batch), schedule.max_batch)
-    contexts = [n for n in FLOOR_CONTEXTS if n < schedule.max_context] or [schedule.max_context]
+    contexts = (*(n for n in FLOOR_CONTEXTS if n < schedule.max_context), schedule.max_context)
     return tuple(
         floor(model, target, n, context)
         for context in contexts
