@@ -2,15 +2,17 @@
 
 import ctypes
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from dualpace.plan.abi import StepKind, view
+from dualpace.plan.abi import view
 from dualpace.plan.plan import Plan
 from dualpace.plan.rope import inverse_frequencies
+from dualpace.plan.structs import StepKind
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TOLERANCE = {"bf16": 5e-3, "fp16": 1e-3, "fp32": 1e-5}
@@ -35,6 +37,21 @@ class Row:
 
     context: int
     queries: int = 1
+
+
+def batches(plan: Plan) -> dict[str, list[Row]]:
+    """Batches with contexts about every boundary of `plan`: of a page, a split, the windows, the longest context."""
+    page, split = plan.attention.page_size, plan.attention.split_tokens
+    window = max(group.window for group in plan.model.groups) or 3 * page
+    longest = plan.schedule.max_context
+    decode = [1, 2, page - 1, page, page + 1, split, split + 1, 3 * split + 5]
+    edges = [2 * page, 2 * page + 1, split - 1, 2 * split, window, window + 1, window + page + 1, longest]
+    return {
+        "decode": [Row(context) for context in decode],
+        "edges": [Row(context) for context in edges],
+        "full": [Row(longest)] * plan.schedule.max_batch,
+        "mixed": [Row(1), Row(300, 13), Row(17, 17), Row(longest), Row(window + 7, 9)],
+    }
 
 
 class Batch:
@@ -63,6 +80,16 @@ class Batch:
     def random(self, *shape: int) -> torch.Tensor:
         """Normal values in the model's dtype."""
         return torch.randn(*shape, device="cuda", generator=self._torch).to(self.dtype)
+
+    def alone(self, row: int) -> "Batch":
+        """The same KV and queries in a batch of that row only."""
+        batch = copy(self)
+        mine = [t for t, r in enumerate(self.token_rows) if r == row]
+        batch.rows, batch.row_slots = [self.rows[row]], self.row_slots[[row]]
+        batch.tokens, batch.token_rows = len(mine), [0] * len(mine)
+        batch.positions, batch.qkv = [self.positions[t] for t in mine], self.qkv[mine]
+        batch.step = batch._step()
+        return batch
 
     def poisoned(self) -> torch.Tensor:
         """An attention output [tokens][heads][head_dim] that nobody has written yet."""
@@ -136,7 +163,9 @@ class Batch:
 
     def _step(self) -> torch.Tensor:
         begins = np.cumsum([0, *(row.queries for row in self.rows)])
-        slots = [self.slots(group).cpu().numpy() @ [self.plan.attention.page_size, 1] for group in range(len(self.pools))]
+        slots = [
+            self.slots(group).cpu().numpy() @ [self.plan.attention.page_size, 1] for group in range(len(self.pools))
+        ]
         return step_buffers(
             self.plan,
             kind=StepKind.MIXED if self.tokens > len(self.rows) else StepKind.DECODE,

@@ -25,7 +25,7 @@ class Cubin:
         self._module = check(driver.cuModuleLoadData(path.read_bytes()))
         self._kernels: dict[str, tuple[Any, int]] = {}
 
-    def launch(self, name: str, grid: tuple[int, ...], *arguments: "torch.Tensor | int | float | None") -> None:
+    def launch(self, name: str, grid: tuple[int, ...], *arguments: torch.Tensor | int | float | None) -> None:
         """Launch `name` on torch's current stream. Tensors go as pointers, None as a null pointer, int as int32."""
         kernel, threads = self._kernel(name)
         values = tuple(a.data_ptr() if isinstance(a, torch.Tensor) else (a or 0) for a in arguments)

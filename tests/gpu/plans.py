@@ -27,7 +27,7 @@ def plan(
     head_dim: int,
     page_size: int,
     windows: tuple[int, ...] = (0,),
-    pages: int = 256,
+    pages: int = 0,
     qk_norm: bool = False,
     norm_offset: float = 0.0,
     split_tokens: int = 128,
@@ -36,7 +36,7 @@ def plan(
     step_tokens: int = 48,
     sm: str = "90a",
 ) -> Plan:
-    """A small plan with one layer a group; what is not given does not reach the kernels under test."""
+    """A small plan with one layer a group, and pages for a full batch unless `pages` says how many."""
     heads = kv_heads * ratio
     element = 4 if dtype == "fp32" else 2
     block = 2 * kv_heads * page_size * head_dim * element
@@ -65,14 +65,22 @@ def plan(
             embed_scale=1.0,
             attention_scale=head_dim**-0.5,
             groups=tuple(
-                LayerGroup(name=name, layers=(layer,), window=window, rope=Rope(theta=10_000.0 if window else 500_000.0))
+                LayerGroup(
+                    name=name, layers=(layer,), window=window, rope=Rope(theta=10_000.0 if window else 500_000.0)
+                )
                 for layer, (name, window) in enumerate(zip(names, windows, strict=True))
             ),
         ),
         weights=Weights(kind="random"),
         attention=Attention(page_size=page_size, route="split", split_tokens=split_tokens),
         pages=tuple(
-            GroupPages(group=name, pages=pages, block_bytes=block, page_bytes=block, pages_per_row=pages_per_row)
+            GroupPages(
+                group=name,
+                pages=pages or max_batch * pages_per_row,
+                block_bytes=block,
+                page_bytes=block,
+                pages_per_row=pages_per_row,
+            )
             for name in names
         ),
         schedule=Schedule(
@@ -89,9 +97,7 @@ def plan(
                 Program(kind="mixed", rows=max_batch, tokens=step_tokens),
             ),
         ),
-        rings=Rings(
-            transport="shm", rings=1, request_slots=64, token_slots=1024, arena_words=65_536, bytes=1 << 20
-        ),
+        rings=Rings(transport="shm", rings=1, request_slots=64, token_slots=1024, arena_words=65_536, bytes=1 << 20),
         offload=Offload(mode="off", host_budget=0, sparse_blocks=0),
         target=Target(
             name="test", kind="cuda", sm=sm, count=1, memory=1 << 34, read_bandwidth=1e12, flops=1e14, source="none"
@@ -122,7 +128,16 @@ PLANS = {
         plan("g16-d256-p32-fp32", dtype="fp32", kv_heads=1, ratio=16, head_dim=256, page_size=32),
         plan("g8-d80-p16-fp32", dtype="fp32", kv_heads=2, ratio=8, head_dim=80, page_size=16, qk_norm=True),
         plan("g2-d64-p16-fp32", dtype="fp32", kv_heads=2, ratio=2, head_dim=64, page_size=16),
-        plan("many-pages", dtype="bf16", kv_heads=1, ratio=4, head_dim=64, page_size=8, pages=70_000),
+        plan(
+            "many-pages-small-splits",
+            dtype="bf16",
+            kv_heads=1,
+            ratio=4,
+            head_dim=64,
+            page_size=8,
+            pages=70_000,
+            split_tokens=8,
+        ),
         plan(
             "windows-g4-d256-p16-bf16",
             dtype="bf16",
