@@ -31,7 +31,10 @@ def lint_file(path: Path, hub_cache: Path | None = None) -> Result:
 
 
 def lint_document(document: Document, base: Path, hub_cache: Path | None = None) -> Result:
-    """Everything there is to say about `document`. Its relative paths start at `base`; hub snapshots are in `hub_cache`."""
+    """Everything there is to say about `document`, whose relative paths start at `base`.
+
+    `hub_cache` holds snapshots of the model hub; without it a hub model needs a shape.
+    """
     loaded = load(document)
     if loaded.spec is None:
         return Result(document, None, loaded.diagnostics)

@@ -72,7 +72,8 @@ def _kind(option: Fragment, fragment: Fragment) -> str:
         case "boolean":
             return "true or false"
         case "object":
-            return f"a mapping with {', '.join(option.get('required', option['properties']))}"
+            fields = option.get("required") or option["properties"]
+            return f"a mapping with {', '.join(fields)}"
         case _:
             return FORMATS.get(option.get("format"), f"text like {fragment['examples'][0]}")
 
