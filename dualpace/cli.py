@@ -92,13 +92,13 @@ def hub_cache() -> Path:
 
 
 def load_plan(path: Path) -> Plan:
-    """The plan of the spec at `path`. A spec with errors ends the command, its findings on stderr."""
+    """The plan of the spec at `path`. Findings go to stderr; a spec with errors ends the command."""
     from dualpace.lint.reports import REPORTS
     from dualpace.lint.runner import lint_file
 
     result = lint_file(path, hub_cache())
+    _show(REPORTS[Format.TEXT]([result]), sys.stderr)
     if result.plan is None:
-        _show(REPORTS[Format.TEXT]([result]), sys.stderr)
         raise typer.Exit(Exit.FINDINGS)
     return result.plan
 
