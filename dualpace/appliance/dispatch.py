@@ -1,0 +1,189 @@
+"""Between the HTTP requests of one event loop and the engine's rings.
+
+The event loop's thread is the only one that writes into the rings; one thread more waits for tokens, so the token ring
+is drained whatever clients do, and hands them to the event loop a batch at a time.
+"""
+
+import asyncio
+import itertools
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dualpace.appliance.errors import ApiError, failed, invalid, queue_full, unavailable
+from dualpace.appliance.health import Heartbeat
+from dualpace.engine.ring import Finish, FrontendRing, RingError, SamplingParams, TokenEvent
+from dualpace.plan.plan import Schedule
+
+WAIT_S = 0.25
+# Requests under way wait out a stall (a slow step, a debugger) before they are given up. The ring itself ends those of
+# an engine whose process is gone.
+GIVE_UP_S = 30.0
+# A client this many tokens behind is ended. Below that, what it missed reaches it in one piece.
+INBOX_TOKENS = 4096
+
+
+class Inbox:
+    """The tokens of one HTTP request that its handler has not taken yet, in order, each with its choice's index."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[int, TokenEvent]] = []
+        self._error: ApiError | None = None
+        self._wake = asyncio.Event()
+
+    def put(self, choice: int, event: TokenEvent) -> bool:
+        """Add a token; False when the handler is too far behind, and nothing is added."""
+        if len(self._events) >= INBOX_TOKENS:
+            return False
+        self._events.append((choice, event))
+        self._wake.set()
+        return True
+
+    def fail(self, error: ApiError) -> None:
+        """End the request with `error`, after what has been put."""
+        self._error = self._error or error
+        self._wake.set()
+
+    async def get(self) -> list[tuple[int, TokenEvent]]:
+        """Wait for tokens and take all there are. Raises the error that ended the request, once none are left."""
+        await self._wake.wait()
+        if not self._events:
+            assert self._error is not None
+            raise self._error
+        events, self._events = self._events, []
+        if self._error is None:
+            self._wake.clear()
+        return events
+
+
+@dataclass(slots=True)
+class _Route:
+    """Where a tag's tokens go; nowhere once its request is over. `queued` prompt tokens wait for its first token."""
+
+    inbox: Inbox | None
+    choice: int
+    queued: int
+
+
+class Dispatcher:
+    """Submits and aborts, and routes tokens to inboxes. All methods belong to the event loop's thread."""
+
+    def __init__(self, ring: FrontendRing, schedule: Schedule) -> None:
+        self._ring = ring
+        self._schedule = schedule
+        self._heartbeat = Heartbeat(ring.status)
+        self._tags = itertools.count(1)
+        self._routes: dict[int, _Route] = {}
+        self._queued_tokens = 0
+        self._aborts: deque[int] = deque()
+        self._closing: str | None = None
+        self._stopping = threading.Event()
+
+    async def __aenter__(self) -> "Dispatcher":
+        loop = asyncio.get_running_loop()
+        self._pump = threading.Thread(target=self._wait, args=(loop,), name="token ring", daemon=True)
+        self._pump.start()
+        self._watch = asyncio.create_task(self._watch_engine())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._watch.cancel()
+        self._stopping.set()
+        await asyncio.to_thread(self._pump.join)
+
+    def unavailable(self) -> str | None:
+        """Why no request can be taken now, as a clause; None while one can."""
+        return self._closing or self._heartbeat.unavailable()
+
+    def close(self, reason: str) -> None:
+        """Take no more requests."""
+        self._closing = reason
+
+    def fail_all(self, error: ApiError) -> None:
+        """End every request under way with `error`."""
+        for inbox in {id(r.inbox): r.inbox for r in self._routes.values()}.values():
+            if inbox is not None:
+                self._end(inbox, error)
+
+    def submit(self, jobs: Sequence[tuple[Sequence[int], SamplingParams]]) -> tuple[Inbox, list[int]]:
+        """Send one prompt a choice to the engine, all or none. Returns the inbox and the choices' tags.
+
+        Raises ApiError: 503 while the engine is unavailable, 429 while it has no room, 400 for what it cannot serve.
+        """
+        reason = self.unavailable()
+        if reason is not None:
+            raise unavailable(reason)
+        tokens = sum(len(prompt) for prompt, _ in jobs)
+        if len(self._routes) + len(jobs) > self._schedule.max_requests or (
+            self._queued_tokens and self._queued_tokens + tokens > self._schedule.max_queued_tokens
+        ):
+            raise queue_full()
+        inbox = Inbox()
+        tags: list[int] = []
+        for choice, (prompt, params) in enumerate(jobs):
+            tag = next(self._tags)
+            try:
+                accepted = self._ring.submit(tag, prompt, params)
+            except ValueError as error:
+                self.abort(tags)
+                raise invalid(f"The engine cannot serve this: {error}.") from error
+            if not accepted:
+                self.abort(tags)
+                raise queue_full()
+            self._routes[tag] = _Route(inbox, choice, len(prompt))
+            self._queued_tokens += len(prompt)
+            tags.append(tag)
+        return inbox, tags
+
+    def abort(self, tags: Sequence[int]) -> None:
+        """Forget what these tags bring and have the engine drop them; nothing for those that have finished."""
+        for tag in tags:
+            route = self._routes.get(tag)
+            if route is not None and route.inbox is not None:
+                route.inbox = None
+                self._aborts.append(tag)
+        self._send_aborts()
+
+    def _send_aborts(self) -> None:
+        """Abort in order, as far as the ring has room; the rest goes with the next tokens or the next look."""
+        while self._aborts and (self._aborts[0] not in self._routes or self._ring.abort(self._aborts[0])):
+            self._aborts.popleft()
+
+    def _end(self, inbox: Inbox, error: ApiError) -> None:
+        inbox.fail(error)
+        self.abort([tag for tag, route in self._routes.items() if route.inbox is inbox])
+
+    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            while not self._stopping.is_set():
+                events = self._ring.wait(WAIT_S)
+                if events:
+                    loop.call_soon_threadsafe(self._deliver, events)
+        except RingError as error:
+            loop.call_soon_threadsafe(self._lose_ring, str(error))
+
+    def _lose_ring(self, reason: str) -> None:
+        self.close(reason)
+        self.fail_all(unavailable(reason))
+
+    def _deliver(self, events: list[TokenEvent]) -> None:
+        for event in events:
+            route = self._routes.get(event.tag)
+            if route is None:
+                continue
+            self._queued_tokens -= route.queued
+            route.queued = 0
+            if event.finish is not Finish.NONE:
+                del self._routes[event.tag]
+            if route.inbox is not None and not route.inbox.put(route.choice, event):
+                self._end(route.inbox, failed(f"the client fell {INBOX_TOKENS} tokens behind"))
+        self._send_aborts()
+
+    async def _watch_engine(self) -> None:
+        while True:
+            reason = self._heartbeat.unavailable()
+            if reason is not None and self._heartbeat.stalled_for() > GIVE_UP_S:
+                self.fail_all(unavailable(reason))
+            self._send_aborts()
+            await asyncio.sleep(WAIT_S)

@@ -1,0 +1,108 @@
+"""The API's error object, and every error that the frontend answers with."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi.responses import JSONResponse
+
+from dualpace.appliance.schema import FIELDS, UNSUPPORTED, Error, ErrorBody
+
+RETRY_AFTER_S = 1
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """An answer other than success: the HTTP status and the fields of the error object. Never holds prompt text."""
+
+    status: int
+    message: str
+    kind: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+
+    def body(self) -> ErrorBody:
+        """The error object, the same in a response and in an event of a stream."""
+        return ErrorBody(error=Error(message=self.message, type=self.kind, param=self.param, code=self.code))
+
+    def response(self) -> JSONResponse:
+        """The error as a whole HTTP response."""
+        headers = {}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        if self.status in (429, 503):
+            headers["Retry-After"] = str(RETRY_AFTER_S)
+        return JSONResponse(self.body().model_dump(), self.status, headers)
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """400: the request is wrong and stays wrong."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def context_exceeded(limit: int, prompt: int, completion: int, param: str) -> ApiError:
+    """400 in the field's usual wording, which clients match on; counts are in tokens, `param` holds the prompt."""
+    return invalid(
+        f"This model's maximum context length is {limit} tokens. However, you requested {prompt + completion} tokens "
+        f"({prompt} in the {param}, {completion} in the completion). "
+        f"Please reduce the length of the {param} or completion.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def model_not_found(asked: str, served: str) -> ApiError:
+    """404 for a model other than the served one."""
+    message = f"The model '{asked}' does not exist; this server has '{served}'."
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def queue_full() -> ApiError:
+    """429: the engine has as many requests as it may queue."""
+    return ApiError(429, "The queue is full; try again in a moment.", kind="rate_limit_error", code="queue_full")
+
+
+def unavailable(reason: str) -> ApiError:
+    """503: nothing can be generated now; `reason` is a clause without a full stop."""
+    return ApiError(503, f"The service is unavailable: {reason}.", kind="server_error", code="unavailable")
+
+
+def failed(reason: str) -> ApiError:
+    """500: this request failed inside the server; `reason` is a clause without a full stop."""
+    return ApiError(500, f"The request failed: {reason}.", kind="server_error", code="generation_failed")
+
+
+def client_gone() -> ApiError:
+    """Ends the work for a client that has left; it is never read."""
+    return ApiError(499, "The client closed the connection.")
+
+
+def from_validation(errors: Sequence[Any]) -> ApiError:
+    """400 for a body that does not fit its schema: the first of pydantic's errors, without the input."""
+    first = errors[0]
+    kind, location = first["type"], first["loc"][1:]
+    if kind == "json_invalid":
+        return invalid(f"The request body is not valid JSON: {first['ctx']['error']} at character {location[0]}.")
+    if not location:
+        return invalid("The request body must be a JSON object.")
+    if kind == "missing":
+        return invalid(f"Missing required parameter: '{_path(location)}'.", _path(location))
+    if kind == "extra_forbidden":
+        return invalid(f"Unrecognized request argument supplied: '{_path(location)}'.", _path(location))
+    # Where a field takes one of several types, the location goes on with the name of the type that was tried.
+    known = list(itertools.takewhile(lambda part: isinstance(part, int) or part in FIELDS, location))
+    path = _path(known)
+    field = FIELDS[next(part for part in reversed(known) if isinstance(part, str))]
+    unsupported = field.json_schema_extra.get(UNSUPPORTED) if isinstance(field.json_schema_extra, dict) else None
+    if unsupported:
+        return invalid(f"'{path}' is not supported: this server has no {unsupported}. Leave it out.", path)
+    if len(known) < len(location) and kind != "surrogate":
+        return invalid(f"'{path}' is not valid. It takes: {field.description}", path)
+    return invalid(f"'{path}' is not valid: {first['msg'][0].lower()}{first['msg'][1:]}.", path)
+
+
+def _path(location: Sequence[str | int]) -> str:
+    """`messages[0].content`, in characters that any encoding can carry."""
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return path.removeprefix(".").encode("ascii", "backslashreplace").decode()

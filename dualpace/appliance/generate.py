@@ -1,0 +1,108 @@
+"""From tokens to text: the choices of one HTTP request as they grow."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+from dualpace.appliance.deployment import Deployment, TextStream
+from dualpace.appliance.dispatch import Dispatcher
+from dualpace.appliance.errors import client_gone, failed, unavailable
+from dualpace.appliance.schema import FinishReason, PromptTokensDetails, Usage
+from dualpace.appliance.stops import StopMatcher
+from dualpace.appliance.validate import Job
+from dualpace.engine.ring import Finish, TokenEvent
+
+
+class Delta(NamedTuple):
+    """New text of a choice, by index; with its last text comes the reason why it finished."""
+
+    choice: int
+    text: str
+    finish_reason: FinishReason | None
+
+
+class Choice:
+    """One choice: detokenises, stops at stop strings, counts."""
+
+    def __init__(self, text: TextStream, stops: Sequence[str], min_tokens: int) -> None:
+        self._text = text
+        self._stops = StopMatcher(stops)
+        self._min_tokens = min_tokens
+        self.finish_reason: FinishReason | None = None
+        self.tokens = 0
+        self.cached_tokens = 0
+
+    def take(self, event: TokenEvent) -> str:
+        """The text that is certain after `event`. Raises ApiError where the engine gave up on the request."""
+        if event.finish is Finish.ENGINE_GONE:
+            raise unavailable("the engine has stopped")
+        if event.finish in (Finish.ERROR, Finish.ABORT):
+            raise failed("the engine gave it up")
+        self.cached_tokens = event.cached_tokens
+        text = ""
+        if event.token >= 0:
+            self.tokens += 1
+            # The token that ends a text is not part of it.
+            if event.finish is not Finish.STOP:
+                text = self._text.push(event.token)
+        if event.finish is not Finish.NONE:
+            text += self._text.flush()
+        if self.tokens >= self._min_tokens:
+            text = self._stops.push(text)
+        if self._stops.stopped:
+            self.finish_reason = "stop"
+        elif event.finish is not Finish.NONE:
+            self.finish_reason = "length" if event.finish is Finish.LENGTH else "stop"
+            text += self._stops.flush()
+        return text
+
+
+class Generation:
+    """Runs a job: submits on entry, and on exit aborts what has not finished."""
+
+    def __init__(self, dispatcher: Dispatcher, deployment: Deployment, job: Job) -> None:
+        self._dispatcher = dispatcher
+        self._job = job
+        self.choices = [
+            Choice(deployment.text_stream(continues=job.continues), job.stops, params.min_tokens)
+            for _, params in job.choices
+        ]
+
+    async def __aenter__(self) -> "Generation":
+        self._inbox, self._tags = self._dispatcher.submit(self._job.choices)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._dispatcher.abort(self._tags)
+
+    def leave(self) -> None:
+        """End at once: the client is gone."""
+        self._inbox.fail(client_gone())
+
+    async def deltas(self) -> AsyncIterator[list[Delta]]:
+        """New text until every choice has finished; a reader that lags gets it in larger pieces. Raises ApiError."""
+        unfinished = len(self.choices)
+        while unfinished:
+            texts: dict[int, str] = {}
+            for index, event in await self._inbox.get():
+                choice = self.choices[index]
+                if choice.finish_reason is not None:
+                    continue
+                texts[index] = texts.get(index, "") + choice.take(event)
+                if choice.finish_reason is not None:
+                    unfinished -= 1
+                    self._dispatcher.abort([self._tags[index]])
+            deltas = [Delta(index, text, self.choices[index].finish_reason) for index, text in texts.items()]
+            yield [delta for delta in deltas if delta.text or delta.finish_reason]
+
+    def usage(self) -> Usage:
+        """Tokens so far. Choices of one prompt share it, so it counts once."""
+        firsts = range(0, len(self.choices), self._job.n)
+        prompt = sum(len(self._job.choices[first][0]) for first in firsts)
+        completion = sum(choice.tokens for choice in self.choices)
+        cached = sum(self.choices[first].cached_tokens for first in firsts)
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=prompt + completion,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        )

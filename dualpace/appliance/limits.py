@@ -1,0 +1,82 @@
+"""What is checked before a request is parsed: API key, content type, size of the body."""
+
+import hmac
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dualpace.appliance.errors import ApiError, invalid
+
+OPEN_PATHS = frozenset({"/health"})
+
+
+class Limits:
+    """ASGI middleware. Hands a body on whole, once it is known to be JSON by its type and at most `max_body` bytes."""
+
+    def __init__(self, app: ASGIApp, api_keys: Sequence[bytes], max_body: int) -> None:
+        self._app = app
+        self._api_keys = api_keys
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection scope."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._check_key(scope)
+            if scope["method"] == "POST":
+                _check_content_type(Headers(scope=scope))
+                receive = await self._body(scope, receive)
+        except ApiError as error:
+            await error.response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _check_key(self, scope: Scope) -> None:
+        if not self._api_keys or scope["path"] in OPEN_PATHS:
+            return
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        token = given.strip().encode("latin-1")
+        # Every key is compared, so that the time says nothing about which one came close.
+        matches = [hmac.compare_digest(token, key) for key in self._api_keys]
+        if scheme.lower() != "bearer" or not any(matches):
+            raise ApiError(
+                401,
+                "A valid API key is needed: send it as 'Authorization: Bearer KEY'.",
+                kind="authentication_error",
+                code="invalid_api_key",
+            )
+
+    async def _body(self, scope: Scope, receive: Receive) -> Receive:
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdigit() and int(declared) > self._max_body:
+            raise self._too_large()
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                break
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._max_body:
+                raise self._too_large()
+        pending: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def replay() -> Message:
+            return pending.pop() if pending else await receive()
+
+        return replay
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"The request body is larger than {self._max_body} bytes, the limit of this server.")
+
+
+def _check_content_type(headers: Headers) -> None:
+    given = headers.get("content-type", "")
+    if given.partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(415, f"The content type must be application/json, not {given or 'missing'}.")
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise invalid("Compressed request bodies are not served; leave out the header Content-Encoding.")

@@ -1,0 +1,319 @@
+"""The API's requests and responses, as far as they are served. Null for an optional field of a request means omitted.
+
+Fields of the OpenAI API that this server knows and does not serve are declared with `refused`: they accept only the
+value that asks for nothing. Any other field is an error.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from dualpace.plan.structs import MAX_STOP_TOKENS
+
+MAX_CHOICES = 8
+MAX_STOPS = 4
+UNSUPPORTED = "x-unsupported"
+
+
+def _encodable(text: str) -> str:
+    """Refuses half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PydanticCustomError(
+            "surrogate", "the text has a lone surrogate at character {at}", {"at": error.start}
+        ) from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+Stop = Annotated[Text, Field(min_length=1, max_length=1024)]
+Tokens = Annotated[list[int], Field(fail_fast=True)]
+
+
+class Body(BaseModel):
+    """Part of a request: strict about types, and about fields that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def refused(what: str) -> Any:
+    """A known field that is not served, for this server has no `what`."""
+    return Field(None, description=f"Not supported: no {what}. Leave it out.", json_schema_extra={UNSUPPORTED: what})
+
+
+Nothing = Annotated[list[Any], Field(max_length=0)]
+Zero = Annotated[float, Field(ge=0, le=0)]
+One = Annotated[float, Field(ge=1, le=1)]
+
+
+class StreamOptions(Body):
+    """How a stream is sent."""
+
+    include_usage: bool | None = Field(None, description="Send the usage in a last chunk without choices.")
+    include_obfuscation: Literal[False] | None = refused("padding of chunks")
+
+
+class SamplingFields(Body):
+    """What both APIs share: the model, and how its tokens are drawn and returned."""
+
+    model: Text = Field(description="The served model's name, see /v1/models.")
+    max_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description="Most tokens to generate.")
+    min_tokens: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Tokens generated before any stop condition counts; 0 by default."
+    )
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
+        None, description="Sampling temperature; 0 is greedy. The model's own by default."
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Probability mass sampled from. The model's own by default."
+    )
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = Field(
+        None, description="Tokens sampled from; 0 or -1 for all. The model's own by default."
+    )
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="Least probability, relative to the best token's. The model's own by default."
+    )
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(
+        None, description="The same seed and request give the same text; drawn at random by default."
+    )
+    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = Field(
+        None, description=f"A string, or a list of up to {MAX_STOPS}, of 1 to 1,024 characters, that ends the text."
+    )
+    stop_token_ids: Annotated[Tokens, Field(max_length=MAX_STOP_TOKENS)] | None = Field(
+        None, description=f"Token ids that end the text; with the model's own at most {MAX_STOP_TOKENS}."
+    )
+    ignore_eos: bool | None = Field(None, description="Generate past the model's end-of-sequence tokens.")
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
+        None, description="Choices for each prompt; 1 by default."
+    )
+    stream: bool | None = Field(None, description="Send server-sent events as tokens come.")
+    stream_options: StreamOptions | None = Field(None, description="Needs `stream`.")
+    user: Text | None = Field(None, description="The client's name for its user; accepted and not kept.")
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = refused("biasing of logits")
+    presence_penalty: Zero | None = refused("presence penalty")
+    frequency_penalty: Zero | None = refused("frequency penalty")
+    repetition_penalty: One | None = refused("repetition penalty")
+
+
+class CompletionRequest(SamplingFields):
+    """Body of POST /v1/completions."""
+
+    prompt: (
+        Text | Annotated[list[Text], Field(fail_fast=True)] | Tokens | Annotated[list[Tokens], Field(fail_fast=True)]
+    ) = Field(description="A text, a list of texts, a list of token ids, or a list of lists of token ids.")
+    echo: bool | None = Field(None, description="Put the prompt before the text.")
+
+    logprobs: Literal[False] | None = refused("log probabilities, neither of the prompt nor of the completion")
+    best_of: Annotated[int, Field(ge=1, le=1)] | None = refused("choice of the best among hidden completions")
+    suffix: Literal[""] | None = refused("insertion before a suffix")
+
+
+class TextPart(Body):
+    """Text, as part of a message."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class Message(Body):
+    """One message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"] = Field(
+        description="Who speaks; developer is another name for system."
+    )
+    content: Text | list[TextPart] = Field(description="A text, or a list of text parts, which are joined.")
+    name: Text | None = Field(None, description="The speaker's name, for templates that use it.")
+
+    audio: None = refused("audio")
+    function_call: None = refused("function calls")
+    refusal: None = refused("refusals")
+    tool_calls: Nothing | None = refused("tool calls")
+
+
+class ResponseFormat(Body):
+    """The only response format that is served."""
+
+    type: Literal["text"]
+
+
+class ChatRequest(SamplingFields):
+    """Body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)] = Field(description="The chat so far.")
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Most tokens to generate; the newer name of max_tokens."
+    )
+
+    logprobs: Literal[False] | None = refused("log probabilities")
+    top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = refused("log probabilities")
+    tools: Nothing | None = refused("tool calls")
+    tool_choice: Literal["none", "auto"] | None = refused("tool calls")
+    parallel_tool_calls: bool | None = Field(None, description="Without effect: there are no tool calls.")
+    functions: Nothing | None = refused("function calls")
+    function_call: Literal["none", "auto"] | None = refused("function calls")
+    response_format: ResponseFormat | None = refused("response format other than text")
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = refused("output other than text")
+    audio: None = refused("audio")
+    prediction: None = refused("predicted output")
+    reasoning_effort: None = refused("reasoning effort")
+    verbosity: None = refused("verbosity")
+    web_search_options: None = refused("web search")
+    moderation: None = refused("moderation")
+    service_tier: Literal["auto", "default"] | None = refused("service tiers")
+    store: Literal[False] | None = refused("storing of completions")
+    metadata: None = refused("stored metadata")
+    prompt_cache_key: None = refused("cache keys, for it finds prefixes by content")
+    prompt_cache_options: None = refused("cache options")
+    prompt_cache_retention: None = refused("cache retention")
+    safety_identifier: None = refused("safety identifiers")
+
+
+# Every field that a request can have, by name: what an error says about one.
+FIELDS: dict[str, FieldInfo] = {
+    name: field
+    for model in (TextPart, Message, ResponseFormat, StreamOptions, CompletionRequest, ChatRequest)
+    for name, field in model.model_fields.items()
+}
+
+FinishReason = Literal["stop", "length"]
+
+
+class PromptTokensDetails(BaseModel):
+    """How the prompt's tokens were come by."""
+
+    cached_tokens: int = Field(description="Prompt tokens whose KV was reused.")
+
+
+class Usage(BaseModel):
+    """Token counts. A prompt counts once, whatever `n` is."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionChoice(BaseModel):
+    """One text, or a piece of it in a stream."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: FinishReason | None
+
+
+class Completion(BaseModel):
+    """Response of /v1/completions, and each chunk of its stream."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+
+
+class AssistantMessage(BaseModel):
+    """The model's turn."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    """One turn of the model."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: None = None
+    finish_reason: FinishReason
+
+
+class ChatCompletion(BaseModel):
+    """Response of /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatDelta(BaseModel):
+    """A piece of the model's turn."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(BaseModel):
+    """A piece of one turn."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: None = None
+    finish_reason: FinishReason | None
+
+
+class ChatChunk(BaseModel):
+    """One event of a streamed chat completion."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None
+
+
+class ModelCard(BaseModel):
+    """The served model."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "dualpace"
+    max_model_len: int = Field(description="Longest prompt and completion together, in tokens.")
+
+
+class ModelList(BaseModel):
+    """Response of /v1/models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class Health(BaseModel):
+    """Response of /health."""
+
+    status: Literal["ok", "unavailable"]
+    reason: str | None = Field(None, description="Why nothing can be generated now.")
+
+
+class Error(BaseModel):
+    """What went wrong, for people (`message`) and programs."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """Body of every answer that is not a success, and of an error event in a stream."""
+
+    error: Error

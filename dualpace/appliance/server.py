@@ -1,0 +1,140 @@
+"""The frontend's process: `python -m dualpace.appliance.server BUNDLE --rings FILE`."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from dualpace.appliance.app import create_app
+from dualpace.appliance.deployment import Deployment, load
+from dualpace.appliance.dispatch import Dispatcher
+from dualpace.appliance.errors import unavailable
+from dualpace.engine.ring import FrontendRing, RingError
+from dualpace.plan.manifest import HOST_RING, BundleError
+
+# Between the end of draining and the end of the process, for streams to say that they were cut short.
+FAREWELL_S = 1
+BACKLOG = 2048
+
+
+class Server(uvicorn.Server):
+    """Drains at the first SIGINT or SIGTERM; exits at once at the second."""
+
+    def __init__(self, deployment: Deployment, dispatcher: Dispatcher, listener: socket.socket) -> None:
+        self._deployment = deployment
+        self._dispatcher = dispatcher
+        self._listener = listener
+        self._drain = deployment.plan.serving.drain
+        super().__init__(
+            uvicorn.Config(
+                create_app(deployment, dispatcher),
+                loop="uvloop",
+                http="httptools",
+                lifespan="on",
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_graceful_shutdown=math.ceil(self._drain) + FAREWELL_S,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        _say(describe(self._deployment, *self._listener.getsockname()[:2]))
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals while serving; the process then ends by itself, with status 0."""
+        self._loop = asyncio.get_running_loop()
+        previous = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Start draining, or end."""
+        if self.should_exit:
+            os._exit(128 + sig)
+        self.should_exit = True
+        self._loop.call_soon_threadsafe(self._begin_drain)
+
+    def _begin_drain(self) -> None:
+        _say(f"draining for up to {self._drain:g} s; a second signal exits at once")
+        reason = "the server is shutting down"
+        self._dispatcher.close(reason)
+        self._loop.call_later(self._drain, self._dispatcher.fail_all, unavailable(reason))
+
+
+def describe(deployment: Deployment, host: str, port: int) -> str:
+    """The line that says what is served, where, and how it samples by default."""
+    model = deployment.generation
+    address = f"[{host}]" if ":" in host else host
+    sampling = f"temperature {model.temperature:g}, top_p {model.top_p:g}, top_k {model.top_k}, min_p {model.min_p:g}"
+    return (
+        f"serving {deployment.name} at http://{address}:{port}/v1, "
+        f"context limit {deployment.max_context} tokens, sampling by default with {sampling}"
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound TCP socket; port 0 picks one. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    return listener
+
+
+def main() -> int:
+    """Serve a bundle until told to stop. Returns the process's exit status: 0 drained, 2 could not start."""
+    parser = argparse.ArgumentParser(prog="dualpace.appliance.server", description="Serve a bundle over HTTP.")
+    parser.add_argument("bundle", type=Path, help="the folder that `dualpace build` wrote")
+    parser.add_argument("--rings", type=Path, required=True, help="the engine's ring memory, a file")
+    parser.add_argument("--ring", type=int, default=0, help="this frontend's ring")
+    parser.add_argument("--host", help="address to listen on; the plan's by default")
+    parser.add_argument("--port", type=int, help="TCP port, 0 picks one; the plan's by default")
+    arguments = parser.parse_args()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    try:
+        deployment = load(arguments.bundle)
+        serving = deployment.plan.serving
+        host = arguments.host or serving.host
+        port = serving.port if arguments.port is None else arguments.port
+        ring = FrontendRing(arguments.bundle / HOST_RING, arguments.rings, arguments.ring)
+    except (BundleError, RingError) as error:
+        _say(str(error))
+        return 2
+    try:
+        listener = listen(host, port)
+    except OSError as error:
+        _say(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and --port")
+        ring.close()
+        return 2
+    try:
+        Server(deployment, Dispatcher(ring, deployment.plan.schedule), listener).run(sockets=[listener])
+    finally:
+        ring.close()
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"dualpace: {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The two ways in which a generation is answered: server-sent events, or one JSON body."""
+
+import asyncio
+import logging
+
+from pydantic import BaseModel
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from dualpace.appliance.errors import ApiError, failed
+from dualpace.appliance.generate import Delta, Generation
+from dualpace.appliance.reply import Reply
+
+EVENT_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+logger = logging.getLogger(__name__)
+
+
+class Answer(Response):
+    """Runs a generation while its client stays: whatever ends the answer early ends the generation."""
+
+    def __init__(self, generation: Generation, reply: Reply) -> None:
+        super().__init__()
+        self._generation = generation
+        self._reply = reply
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        async with self._generation:
+            watch = asyncio.create_task(self._watch(receive))
+            try:
+                await self._respond(scope, receive, send)
+            finally:
+                watch.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._generation.leave()
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
+
+class Whole(Answer):
+    """One JSON body, once every choice has finished."""
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        texts = [Delta(index, "", None) for index in range(len(self._generation.choices))]
+        async for deltas in self._generation.deltas():
+            for index, text, reason in deltas:
+                texts[index] = Delta(index, texts[index].text + text, reason)
+        whole = self._reply.whole(texts, self._generation.usage())
+        await Response(whole.model_dump_json(), media_type="application/json")(scope, receive, send)
+
+
+class EventStream(Answer):
+    """Server-sent events as tokens come. A failure becomes an error event; `[DONE]` always ends the stream."""
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def emit(events: list[BaseModel]) -> None:
+            lines = [f"data: {event.model_dump_json(exclude_unset=True)}\n\n" for event in events]
+            if lines:
+                await send({"type": "http.response.body", "body": "".join(lines).encode(), "more_body": True})
+
+        await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
+        try:
+            await emit(self._reply.opening())
+            async for deltas in self._generation.deltas():
+                await emit([self._reply.chunk(delta) for delta in deltas])
+            await emit(self._reply.closing(self._generation.usage()))
+        except ApiError as error:
+            await emit([error.body()])
+        except Exception:
+            logger.exception("a stream failed")
+            await emit([failed("an internal error").body()])
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})

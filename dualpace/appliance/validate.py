@@ -1,0 +1,175 @@
+"""From a request's fields to what enters the rings. The engine can refuse nothing, so all is checked here."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from dualpace.appliance.deployment import Deployment
+from dualpace.appliance.errors import context_exceeded, invalid, model_not_found
+from dualpace.appliance.schema import ChatRequest, CompletionRequest, Message, SamplingFields
+from dualpace.engine.ring import SamplingParams
+from dualpace.model.chat import ChatError
+from dualpace.plan.structs import MAX_STOP_TOKENS
+
+COMPLETION_TOKENS = 16
+SEEDS = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one HTTP request asks of the engine: for each choice a prompt and its parameters, `n` in a row a prompt.
+
+    `prefixes` is the text that each choice begins with; `continues` says that its tokens go on from other text.
+    """
+
+    choices: tuple[tuple[Sequence[int], SamplingParams], ...]
+    n: int
+    stops: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    continues: bool
+
+
+async def completion_job(body: CompletionRequest, deployment: Deployment) -> Job:
+    """Check and tokenise a completion. Raises ApiError."""
+    _check_fields(body, deployment)
+    texts, ids = _prompts(body)
+    for row in ids:
+        _check_ids(row, deployment, "prompt")
+    if texts:
+        tokenizer = deployment.tokenizer
+        if tokenizer is None:
+            raise invalid(f"The model '{deployment.name}' has no tokenizer; send 'prompt' as token ids.", "prompt")
+        ids = await asyncio.to_thread(lambda: [tokenizer.encode(text) for text in texts])
+    elif body.echo:
+        texts = [deployment.text_of(row) for row in ids]
+    choices = _choices(body, deployment, ids, "prompt", body.max_tokens, COMPLETION_TOKENS)
+    n = len(choices) // len(ids)
+    prefixes = tuple(text for text in texts for _ in range(n)) if body.echo else ("",) * len(choices)
+    return Job(choices=choices, n=n, stops=_stops(body), prefixes=prefixes, continues=True)
+
+
+def _prompts(body: CompletionRequest) -> tuple[list[str], list[list[int]]]:
+    """The prompts, which are all texts or all token ids."""
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        prompts: list[str] | list[list[int]] = [prompt]
+    elif prompt and isinstance(prompt[0], int):
+        prompts = [prompt]
+    else:
+        prompts = cast(list[str] | list[list[int]], prompt)
+    if not prompts or not all(prompts):
+        raise invalid("'prompt' must not be empty.", "prompt")
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    return texts, [prompt for prompt in prompts if not isinstance(prompt, str)]
+
+
+async def chat_job(body: ChatRequest, deployment: Deployment) -> Job:
+    """Check, render and tokenise a chat. Raises ApiError."""
+    _check_fields(body, deployment)
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise invalid("Set 'max_tokens' or 'max_completion_tokens', not both.", "max_completion_tokens")
+
+    messages = [_plain(message) for message in body.messages]
+
+    def tokenise() -> list[int]:
+        text = deployment.chat.render(messages)
+        # A template that renders has come with a tokenizer, and has written the special tokens out.
+        assert deployment.tokenizer is not None
+        return deployment.tokenizer.encode(text, add_special=False)
+
+    try:
+        prompt = await asyncio.to_thread(tokenise)
+    except ChatError as error:
+        raise invalid(str(error), "messages") from error
+    asked = body.max_completion_tokens or body.max_tokens
+    choices = _choices(body, deployment, [prompt], "messages", asked, deployment.max_context)
+    return Job(choices=choices, n=len(choices), stops=_stops(body), prefixes=("",) * len(choices), continues=False)
+
+
+def _plain(message: Message) -> dict[str, str]:
+    content = message.content
+    plain = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": content if isinstance(content, str) else "".join(part.text for part in content),
+    }
+    return plain if message.name is None else plain | {"name": message.name}
+
+
+def _check_fields(body: SamplingFields, deployment: Deployment) -> None:
+    if body.model != deployment.name:
+        raise model_not_found(body.model, deployment.name)
+    if body.stream_options is not None and not body.stream:
+        raise invalid("'stream_options' needs 'stream' to be true.", "stream_options")
+    _check_ids(body.stop_token_ids or (), deployment, "stop_token_ids")
+
+
+def _check_ids(ids: Sequence[int], deployment: Deployment, param: str) -> None:
+    for token in ids:
+        if not 0 <= token < deployment.vocab:
+            raise invalid(f"Token id {token} in '{param}' is outside the vocabulary of {deployment.vocab}.", param)
+
+
+def _choices(
+    body: SamplingFields,
+    deployment: Deployment,
+    prompts: Sequence[Sequence[int]],
+    param: str,
+    asked: int | None,
+    default: int,
+) -> tuple[tuple[Sequence[int], SamplingParams], ...]:
+    n = body.n or 1
+    most = deployment.plan.schedule.max_requests
+    if len(prompts) * n > most:
+        raise invalid(f"{len(prompts)} prompts with n={n} are more than the {most} requests of this server.", param)
+    shared = _sampling(body, deployment)
+    choices = []
+    for prompt in prompts:
+        params = replace(shared, max_tokens=_max_tokens(len(prompt), asked, default, deployment.max_context, param))
+        if params.min_tokens > params.max_tokens:
+            raise invalid(
+                f"'min_tokens' {params.min_tokens} is above the {params.max_tokens} tokens to generate.", "min_tokens"
+            )
+        choices += [(prompt, replace(params, seed=_derived(shared.seed, index))) for index in range(n)]
+    return tuple(choices)
+
+
+def _stops(body: SamplingFields) -> tuple[str, ...]:
+    stop = body.stop or ()
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def _max_tokens(prompt: int, asked: int | None, default: int, limit: int, param: str) -> int:
+    completion = asked or max(1, min(default, limit - prompt))
+    if prompt + completion > limit:
+        raise context_exceeded(limit, prompt, completion, param)
+    return completion
+
+
+def _sampling(body: SamplingFields, deployment: Deployment) -> SamplingParams:
+    model = deployment.generation
+    ends = dict.fromkeys((*(() if body.ignore_eos else model.eos_tokens), *(body.stop_token_ids or ())))
+    if len(ends) > MAX_STOP_TOKENS:
+        raise invalid(
+            f"'stop_token_ids' and the model's own end tokens are {len(ends)} together, at most {MAX_STOP_TOKENS} "
+            "are possible.",
+            "stop_token_ids",
+        )
+    return SamplingParams(
+        max_tokens=0,
+        min_tokens=body.min_tokens or 0,
+        temperature=model.temperature if body.temperature is None else body.temperature,
+        top_p=model.top_p if body.top_p is None else body.top_p,
+        top_k=max(0, model.top_k if body.top_k is None else body.top_k),
+        min_p=model.min_p if body.min_p is None else body.min_p,
+        repetition_penalty=model.repetition_penalty,
+        seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS,
+        stop_tokens=tuple(ends),
+        ignore_eos=bool(body.ignore_eos),
+    )
+
+
+def _derived(seed: int, index: int) -> int:
+    """The seed of a prompt's choice `index`: the request's own for the first, far apart for the others."""
+    return (seed + index * 0x9E3779B97F4A7C15) % SEEDS
