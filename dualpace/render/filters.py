@@ -9,14 +9,14 @@ def f32(value: float) -> str:
     Raises ValueError for infinities, NaN and values beyond single precision.
     """
     try:
-        wanted = struct.pack("f", value)
+        wanted = struct.pack("<f", value)
     except OverflowError:
         raise ValueError(f"{value!r} is no single-precision number") from None
     if value - value != 0:
         raise ValueError(f"{value!r} is no single-precision number")
     for digits in range(1, 10):
         text = f"{value:.{digits}g}"
-        if struct.pack("f", float(text)) == wanted:
+        if struct.pack("<f", float(text)) == wanted:
             break
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 

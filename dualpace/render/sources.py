@@ -23,7 +23,7 @@ class RenderError(Exception):
 def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
     """Source path -> text, for the target of `plan`.
 
-    Templates that end in `.j2` are rendered under the path without it, with a first line that says for which
+    Templates that end in `.j2` are rendered under the path without it, with a header that says for which
     deployment; everything else is copied. The same plan gives the same text. Raises RenderError.
     """
     environment = _environment(templates)
@@ -59,8 +59,8 @@ def _texts(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
 def _header(plan: Plan, template: str) -> str:
     model = plan.model
     return (
-        f'// Deployment "{plan.name}": {model.family} in {model.dtype}, GQA ratio {model.gqa_ratio}, head_dim '
-        f"{model.head_dim}, pages of {plan.attention.page_size} tokens, on {plan.target.name}. From {template}.\n"
+        f'// {template} for the deployment "{plan.name}": {model.family} in {model.dtype}, GQA ratio {model.gqa_ratio},\n'
+        f"// head_dim {model.head_dim}, pages of {plan.attention.page_size} tokens, on {plan.target.name}.\n"
     )
 
 

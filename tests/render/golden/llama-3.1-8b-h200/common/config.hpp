@@ -1,0 +1,69 @@
+// common/config.hpp.j2 for the deployment "llama-3.1-8b-h200": llama in bf16, GQA ratio 4,
+// head_dim 128, pages of 16 tokens, on h200.
+// The constants of the deployment, the only place where the plan enters the code. A comment behind one names the key of
+// the spec that sets it: when a compile fails on a line that uses the constant, the error names the key too.
+#pragma once
+#include <cstdint>
+
+// A constant array that device code may index at run time, which for nvcc has to live there.
+#ifdef __CUDACC__
+#define DP_TABLE __device__ inline
+#else
+#define DP_TABLE inline
+#endif
+
+namespace dp {
+
+enum class DType { bf16, fp16, fp32 };
+
+namespace cfg {
+
+// Model
+constexpr DType kDType = DType::bf16;  // model.dtype
+constexpr int kElementBytes = 2;
+constexpr int kLayers = 32;  // model.shape.layers
+constexpr int kHidden = 4096;  // model.shape.hidden
+constexpr int kHeads = 32;  // model.shape.heads
+constexpr int kKvHeads = 8;  // model.shape.kv_heads
+constexpr int kGqaRatio = 4;  // attention.gqa_ratio
+constexpr int kHeadDim = 128;  // model.shape.head_dim
+constexpr int kIntermediate = 14336;  // model.shape.intermediate
+constexpr int kVocab = 128256;  // model.shape.vocab
+constexpr float kNormEps = 1e-05f;  // model.shape.norm_eps
+constexpr float kNormOffset = 0.0f;
+constexpr float kAttentionScale = 0.088388348f;  // model.shape.attention_scale
+constexpr float kEmbedScale = 1.0f;
+constexpr bool kQkNorm = false;
+enum class Activation { silu, gelu_tanh };
+constexpr Activation kActivation = Activation::silu;
+
+// Layer groups: layers that share a block table. A window of 0 is full attention.
+constexpr int kGroups = 1;
+DP_TABLE constexpr int kGroupOfLayer[kLayers] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+DP_TABLE constexpr int kWindow[kGroups] = {0};  // model.shape.sliding_window
+
+// Paging. A block is one page in one layer: K then V, each [kv head][token][head_dim].
+constexpr int kPageSize = 16;  // attention.page_size
+DP_TABLE constexpr int kPages[kGroups] = {56146};  // target.kv_budget
+constexpr int kPagesPerRow = 8192;  // model.max_context
+constexpr int kSplitTokens = 256;
+
+// Scheduler
+constexpr int kMaxBatch = 256;  // scheduler.max_batch
+constexpr int kPrefillChunk = 2048;  // scheduler.prefill_chunk
+constexpr int kMaxStepTokens = 2304;
+constexpr int kMaxRequests = 1280;
+constexpr int kMaxQueuedRequests = 1024;  // scheduler.max_queued_requests
+constexpr int64_t kMaxQueuedTokens = 1048576;  // scheduler.max_queued_tokens
+constexpr int kMaxContext = 131072;  // model.max_context
+constexpr int kHistoryPage = 256;
+constexpr int kHistoryPages = 8886;
+
+// Rings
+constexpr int kRings = 1;  // nic.rings
+constexpr uint32_t kRequestSlots = 1024;  // nic.slots
+constexpr uint32_t kTokenSlots = 4096;
+constexpr uint32_t kArenaWords = 524288;
+
+}  // namespace cfg
+}  // namespace dp

@@ -1,0 +1,255 @@
+// common/layout.hpp.j2 for the deployment "llama-3.1-8b-h200": llama in bf16, GQA ratio 4,
+// head_dim 128, pages of 16 tokens, on h200.
+// Every struct that crosses a boundary, from the table in dualpace/plan/abi.py.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "common/config.hpp"
+
+namespace dp {
+
+constexpr uint64_t kLayoutHash = 0x60a2e41750331246;
+constexpr uint64_t kMagic = 0x656361506c617544;
+constexpr int kMaxStopTokens = 32;
+
+enum class Finish : uint32_t { kNone = 0, kStop = 1, kLength = 2, kAbort = 3, kError = 4, kEngineGone = 5 };
+
+enum class StepKind : uint32_t { kIdle = 0, kDecode = 1, kMixed = 2 };
+
+enum class RecordType : uint32_t { kSubmit = 1, kAbort = 2 };
+
+// A request: its parameters and tokens are a span of the arena.
+struct alignas(64) SubmitRecord {
+  uint32_t type;  // RecordType::kSubmit
+  uint32_t arena_begin;  // word of the arena at which the span begins; it does not wrap
+  uint32_t arena_words;  // length of the span, in words
+  uint8_t pad_12[4];
+  uint64_t tag;  // the frontend's name for the request
+  uint8_t reserved[32];
+  uint64_t flag;  // epoch << 32 | index + 1 of this record, stored last; nothing else says it is there
+};
+static_assert(offsetof(SubmitRecord, type) == 0);
+static_assert(offsetof(SubmitRecord, arena_begin) == 4);
+static_assert(offsetof(SubmitRecord, arena_words) == 8);
+static_assert(offsetof(SubmitRecord, tag) == 16);
+static_assert(offsetof(SubmitRecord, reserved) == 24);
+static_assert(offsetof(SubmitRecord, flag) == 56);
+static_assert(sizeof(SubmitRecord) == 64);
+
+// Ends a request early; one that has ended is left alone.
+struct alignas(64) AbortRecord {
+  uint32_t type;  // RecordType::kAbort
+  uint32_t index;  // index of the request's submit record
+  uint8_t reserved[48];
+  uint64_t flag;  // epoch << 32 | index + 1 of this record, stored last; nothing else says it is there
+};
+static_assert(offsetof(AbortRecord, type) == 0);
+static_assert(offsetof(AbortRecord, index) == 4);
+static_assert(offsetof(AbortRecord, reserved) == 8);
+static_assert(offsetof(AbortRecord, flag) == 56);
+static_assert(sizeof(AbortRecord) == 64);
+
+// Head of an arena span; the stop ids, the bias pairs (id, f32) and the prompt follow as words.
+struct alignas(8) RequestParams {
+  uint64_t seed;
+  uint32_t prompt_tokens;
+  uint32_t stop_count;
+  uint32_t bias_count;
+  uint32_t max_tokens;  // most tokens to generate
+  uint32_t min_tokens;  // stop ids are not sampled before
+  uint32_t top_k;  // 0: off
+  float top_p;
+  float min_p;
+  float temperature;  // 0: greedy
+  float repetition_penalty;
+  float presence_penalty;
+  float frequency_penalty;
+};
+static_assert(offsetof(RequestParams, seed) == 0);
+static_assert(offsetof(RequestParams, prompt_tokens) == 8);
+static_assert(offsetof(RequestParams, stop_count) == 12);
+static_assert(offsetof(RequestParams, bias_count) == 16);
+static_assert(offsetof(RequestParams, max_tokens) == 20);
+static_assert(offsetof(RequestParams, min_tokens) == 24);
+static_assert(offsetof(RequestParams, top_k) == 28);
+static_assert(offsetof(RequestParams, top_p) == 32);
+static_assert(offsetof(RequestParams, min_p) == 36);
+static_assert(offsetof(RequestParams, temperature) == 40);
+static_assert(offsetof(RequestParams, repetition_penalty) == 44);
+static_assert(offsetof(RequestParams, presence_penalty) == 48);
+static_assert(offsetof(RequestParams, frequency_penalty) == 52);
+static_assert(sizeof(RequestParams) == 56);
+
+// One event of a request: a token, its end, or both.
+struct alignas(64) TokenRecord {
+  uint64_t tag;
+  uint32_t index;  // of the token among those generated
+  int32_t token;  // -1: none
+  float logprob;  // of the token under the model, before temperature
+  uint32_t finish;  // Finish
+  uint32_t prompt_tokens;
+  uint32_t cached_tokens;  // prompt tokens whose KV was reused
+  uint8_t reserved[24];
+  uint64_t flag;  // epoch << 32 | index + 1 of this record, stored last; nothing else says it is there
+};
+static_assert(offsetof(TokenRecord, tag) == 0);
+static_assert(offsetof(TokenRecord, index) == 8);
+static_assert(offsetof(TokenRecord, token) == 12);
+static_assert(offsetof(TokenRecord, logprob) == 16);
+static_assert(offsetof(TokenRecord, finish) == 20);
+static_assert(offsetof(TokenRecord, prompt_tokens) == 24);
+static_assert(offsetof(TokenRecord, cached_tokens) == 28);
+static_assert(offsetof(TokenRecord, reserved) == 32);
+static_assert(offsetof(TokenRecord, flag) == 56);
+static_assert(sizeof(TokenRecord) == 64);
+
+// Totals since the engine started.
+struct alignas(8) Counters {
+  uint64_t accepted;  // requests
+  uint64_t finished;  // requests that ended by a stop id or by length
+  uint64_t aborted;  // requests
+  uint64_t failed;  // requests that ended with an error
+  uint64_t prefilled;  // tokens of prompts and recomputed rows run through the model
+  uint64_t generated;  // tokens
+  uint64_t preempted;  // rows that gave up their pages
+  uint64_t nonfinite;  // sampled rows with a logit that was NaN or infinite
+  uint64_t malformed;  // records refused
+};
+static_assert(offsetof(Counters, accepted) == 0);
+static_assert(offsetof(Counters, finished) == 8);
+static_assert(offsetof(Counters, aborted) == 16);
+static_assert(offsetof(Counters, failed) == 24);
+static_assert(offsetof(Counters, prefilled) == 32);
+static_assert(offsetof(Counters, generated) == 40);
+static_assert(offsetof(Counters, preempted) == 48);
+static_assert(offsetof(Counters, nonfinite) == 56);
+static_assert(offsetof(Counters, malformed) == 64);
+static_assert(sizeof(Counters) == 72);
+
+// What an engine says of itself; it alone writes it. Pages are those of the scarcest layer group.
+struct alignas(64) EngineStatus {
+  uint64_t heartbeat;  // moves while the scheduler's loop does
+  uint64_t steps;  // forward passes
+  uint32_t ready;
+  uint32_t stopped;
+  uint32_t running;  // rows
+  uint32_t waiting;  // requests
+  uint32_t free_pages;
+  uint32_t total_pages;
+  Counters counters;
+  uint8_t pad_112[16];
+};
+static_assert(offsetof(EngineStatus, heartbeat) == 0);
+static_assert(offsetof(EngineStatus, steps) == 8);
+static_assert(offsetof(EngineStatus, ready) == 16);
+static_assert(offsetof(EngineStatus, stopped) == 20);
+static_assert(offsetof(EngineStatus, running) == 24);
+static_assert(offsetof(EngineStatus, waiting) == 28);
+static_assert(offsetof(EngineStatus, free_pages) == 32);
+static_assert(offsetof(EngineStatus, total_pages) == 36);
+static_assert(offsetof(EngineStatus, counters) == 40);
+static_assert(sizeof(EngineStatus) == 128);
+
+// Indices of a ring's three queues. Each counts records read, modulo 2^32, from 0 in every epoch.
+struct alignas(64) RingControl {
+  uint32_t epoch;  // by the frontend: its claim of the ring, 0 before the first
+  uint8_t pad_4[60];
+  uint32_t token_read;  // by the frontend
+  uint8_t pad_68[60];
+  uint32_t seen_epoch;  // by the engine: the epoch that the two counts below belong to
+  uint32_t submit_read;  // by the engine; the arena spans of these records are free
+  uint32_t abort_read;  // by the engine
+  uint8_t pad_140[52];
+};
+static_assert(offsetof(RingControl, epoch) == 0);
+static_assert(offsetof(RingControl, token_read) == 64);
+static_assert(offsetof(RingControl, seen_epoch) == 128);
+static_assert(offsetof(RingControl, submit_read) == 132);
+static_assert(offsetof(RingControl, abort_read) == 136);
+static_assert(sizeof(RingControl) == 192);
+
+// All that one frontend shares with the engine.
+struct alignas(64) Ring {
+  RingControl control;
+  SubmitRecord submits[cfg::kRequestSlots];
+  AbortRecord aborts[cfg::kRequestSlots];
+  TokenRecord tokens[cfg::kTokenSlots];
+  uint32_t arena[cfg::kArenaWords];
+};
+static_assert(offsetof(Ring, control) == 0);
+static_assert(offsetof(Ring, submits) == 192);
+static_assert(offsetof(Ring, aborts) == 65728);
+static_assert(offsetof(Ring, tokens) == 131264);
+static_assert(offsetof(Ring, arena) == 393408);
+static_assert(sizeof(Ring) == 2490560);
+
+// What a mapping is; written before the file gets its name.
+struct alignas(64) MemoryHeader {
+  uint64_t magic;
+  uint64_t layout;  // kLayoutHash of the writer
+  uint64_t bytes;  // of the whole mapping
+  uint32_t rings;
+  uint32_t engine_epoch;
+  uint8_t pad_32[32];
+};
+static_assert(offsetof(MemoryHeader, magic) == 0);
+static_assert(offsetof(MemoryHeader, layout) == 8);
+static_assert(offsetof(MemoryHeader, bytes) == 16);
+static_assert(offsetof(MemoryHeader, rings) == 24);
+static_assert(offsetof(MemoryHeader, engine_epoch) == 28);
+static_assert(sizeof(MemoryHeader) == 64);
+
+// The whole mapping.
+struct alignas(64) RingMemory {
+  MemoryHeader header;
+  EngineStatus status;
+  Ring rings[cfg::kRings];
+};
+static_assert(offsetof(RingMemory, header) == 0);
+static_assert(offsetof(RingMemory, status) == 64);
+static_assert(offsetof(RingMemory, rings) == 192);
+static_assert(sizeof(RingMemory) == 2490752);
+
+// One step's inputs, its block tables and what was sampled. Row: of the batch; row slot: of the tables.
+struct alignas(64) StepBuffers {
+  uint64_t step;
+  uint32_t kind;  // StepKind
+  uint32_t rows;
+  uint32_t tokens;
+  uint32_t samples;
+  uint8_t pad_24[40];
+  int32_t token[cfg::kMaxStepTokens];
+  int32_t position[cfg::kMaxStepTokens];
+  int32_t token_row[cfg::kMaxStepTokens];  // row of each token
+  int32_t slot[cfg::kGroups][cfg::kMaxStepTokens];  // page * kPageSize + offset at which the token's KV goes
+  int32_t row_slot[cfg::kMaxBatch];
+  int32_t query_begin[cfg::kMaxBatch + 1];  // first token of each row, then their count
+  uint8_t pad_38980[60];
+  int32_t context[cfg::kMaxBatch];  // KV length of each row after the step
+  int32_t table[cfg::kGroups][cfg::kMaxBatch][cfg::kPagesPerRow];  // pages by row slot and position / kPageSize; -1: none
+  int32_t sample_index[cfg::kMaxBatch];  // token whose logits are sampled
+  int32_t sample_slot[cfg::kMaxBatch];  // row slot of each sample
+  int32_t sampled[cfg::kMaxBatch];  // by the sampler: the token, -1 for logits with a NaN
+  float logprob[cfg::kMaxBatch];  // by the sampler
+};
+static_assert(offsetof(StepBuffers, step) == 0);
+static_assert(offsetof(StepBuffers, kind) == 8);
+static_assert(offsetof(StepBuffers, rows) == 12);
+static_assert(offsetof(StepBuffers, tokens) == 16);
+static_assert(offsetof(StepBuffers, samples) == 20);
+static_assert(offsetof(StepBuffers, token) == 64);
+static_assert(offsetof(StepBuffers, position) == 9280);
+static_assert(offsetof(StepBuffers, token_row) == 18496);
+static_assert(offsetof(StepBuffers, slot) == 27712);
+static_assert(offsetof(StepBuffers, row_slot) == 36928);
+static_assert(offsetof(StepBuffers, query_begin) == 37952);
+static_assert(offsetof(StepBuffers, context) == 39040);
+static_assert(offsetof(StepBuffers, table) == 40064);
+static_assert(offsetof(StepBuffers, sample_index) == 8428672);
+static_assert(offsetof(StepBuffers, sample_slot) == 8429696);
+static_assert(offsetof(StepBuffers, sampled) == 8430720);
+static_assert(offsetof(StepBuffers, logprob) == 8431744);
+static_assert(sizeof(StepBuffers) == 8432768);
+
+}  // namespace dp
