@@ -19,8 +19,8 @@ from gguf.quants import dequantize, quant_shape_to_byte_shape
 
 from dualpace.model.names import PREFIXES, Part, sources, stacked_shape
 from dualpace.model.store import new_folder
-from dualpace.model.weights import DTYPES, SINGLE, Progress, WeightError
-from dualpace.plan.gguf_header import GgufError, GgufHeader, TensorInfo, read_floats, read_header
+from dualpace.model.weights import DTYPES, SINGLE, Progress, WeightError, listed
+from dualpace.plan.checkpoint.gguf_header import GgufError, GgufHeader, TensorInfo, read_floats, read_header
 from dualpace.plan.plan import Model, Rope
 from dualpace.plan.rope import inverse_frequencies
 
@@ -87,13 +87,13 @@ def _match(path: Path, header: GgufHeader, model: Model) -> dict[str, tuple[Part
     held = {name: known[name] for name in header.tensors if name in known}
     if _ROPE_DIVISORS in header.tensors:
         _check_rope(path, header, model)
-    unread = sorted(header.tensors.keys() - known.keys() - {_ROPE_DIVISORS})
+    unread = header.tensors.keys() - known.keys() - {_ROPE_DIVISORS}
     if unread:
-        raise WeightError(f"{path} has {', '.join(unread)}, which nothing in the plan reads: check the model's shape")
+        raise WeightError(f"{path} has {listed(unread)}, which nothing in the plan reads: check the model's shape")
     names = [part.name for parts in held.values() for part in parts]
-    missing = sorted({part.name for parts in table.values() for part in parts} - set(names))
+    missing = {part.name for parts in table.values() for part in parts} - set(names)
     if missing or len(names) != len(set(names)):
-        raise WeightError(f"{path} lacks {', '.join(missing) or 'no tensor but holds one twice'}: download it again")
+        raise WeightError(f"{path} lacks {listed(missing) or 'no tensor but holds one twice'}: download it again")
     for name, parts in held.items():
         if header.tensors[name].shape != stacked_shape(parts):
             raise WeightError(
@@ -117,7 +117,8 @@ def _check_rope(path: Path, header: GgufHeader, model: Model) -> None:
 
 def _tensors(path: Path, header: GgufHeader, model: Model, held: dict[str, tuple[Part, ...]]) -> Iterator[torch.Tensor]:
     """The hub tensors of `held`, in its order."""
-    data = np.memmap(path, dtype=np.uint8, mode="r")
+    # Copy on write: torch takes no read-only arrays.
+    data = np.memmap(path, dtype=np.uint8, mode="c")
     for name, parts in held.items():
         values = _dequantise(path, name, header.tensors[name], data[header.data_start :])
         if name.endswith("norm.weight"):

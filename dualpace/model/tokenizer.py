@@ -89,7 +89,7 @@ class Detokenizer:
         return self._begin(self._utf8.decode(self._tokenizer.token_bytes(token)))
 
     def flush(self) -> str:
-        """What is held back, at the end of the text: U+FFFD or nothing."""
+        """What is held back, at the end of the text: U+FFFD for what is no character, or nothing."""
         return self._utf8.decode(b"", final=True)
 
     def _begin(self, text: str) -> str:

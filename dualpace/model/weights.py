@@ -83,7 +83,7 @@ def _open(folder: Path) -> Iterator[dict[str, _Tensor]]:
             names = set(handle.keys())
             if expected is not None and names != expected:
                 raise WeightError(
-                    f"{file} and {INDEX} disagree about {_list(names ^ expected)}: they are of different downloads, "
+                    f"{file} and {INDEX} disagree about {listed(names ^ expected)}: they are of different downloads, "
                     "download the whole checkpoint again"
                 )
             for name in names:
@@ -139,13 +139,13 @@ def _check(checkpoint: dict[str, _Tensor], prefix: Prefix, table: dict[str, tupl
     quantised = sorted(f"{name} is {tensor.dtype}" for name, tensor in found.items() if tensor.dtype not in _FLOATS)
     problems = []
     if missing:
-        problems.append(f"lacks {_list(missing)}")
+        problems.append(f"lacks {listed(missing)}")
     if unread:
-        problems.append(f"has {_list(unread)}, which nothing in the plan reads")
+        problems.append(f"has {listed(unread)}, which nothing in the plan reads")
     if misshapen:
-        problems.append(f"does not fit: {_list(misshapen)}")
+        problems.append(f"does not fit: {listed(misshapen)}")
     if quantised:
-        problems.append(f"is quantised: {_list(quantised)}, use the bf16 checkpoint or a .gguf")
+        problems.append(f"is quantised: {listed(quantised)}, use the bf16 checkpoint or a .gguf")
     if problems:
         raise WeightError(f"{folder} {'; '.join(problems)}: check that model.path and the shape name the same model")
 
@@ -190,7 +190,8 @@ def _read(tensor: _Tensor, name: str) -> torch.Tensor:
     return data
 
 
-def _list(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """The first few of `names` for a message, in order."""
     ordered = sorted(names)
     more = f" and {len(ordered) - _NAMES_SHOWN} more" if len(ordered) > _NAMES_SHOWN else ""
     return ", ".join(ordered[:_NAMES_SHOWN]) + more
