@@ -1,6 +1,7 @@
 """Jinja filters: plan values as C++ literals."""
 
-import struct
+import ctypes
+import math
 
 
 def f32(value: float) -> str:
@@ -8,16 +9,11 @@ def f32(value: float) -> str:
 
     Raises ValueError for infinities, NaN and values beyond single precision.
     """
-    try:
-        wanted = struct.pack("<f", value)
-    except OverflowError:
-        raise ValueError(f"{value!r} is no single-precision number") from None
-    if value - value != 0:
+    single = ctypes.c_float(value).value
+    if not math.isfinite(single):
         raise ValueError(f"{value!r} is no single-precision number")
-    for digits in range(1, 10):
-        text = f"{value:.{digits}g}"
-        if struct.pack("<f", float(text)) == wanted:
-            break
+    texts = (f"{single:.{digits}g}" for digits in range(1, 10))
+    text = next(text for text in texts if ctypes.c_float(float(text)).value == single)
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 

@@ -31,7 +31,7 @@ constexpr int kIntermediate = 14336;  // model.shape.intermediate
 constexpr int kVocab = 128256;  // model.shape.vocab
 constexpr float kNormEps = 1e-05f;  // model.shape.norm_eps
 constexpr float kNormOffset = 0.0f;
-constexpr float kAttentionScale = 0.088388348f;  // model.shape.attention_scale
+constexpr float kAttentionScale = 0.088388346f;  // model.shape.attention_scale
 constexpr float kEmbedScale = 1.0f;
 constexpr bool kQkNorm = false;
 enum class Activation { silu, gelu_tanh };
