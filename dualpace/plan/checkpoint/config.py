@@ -36,7 +36,7 @@ def read_config(file: Path) -> Checkpoint:
     """Read the shape in `file`. Raises CheckpointError, and OSError if the file cannot be read."""
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} should hold an object")
@@ -113,19 +113,16 @@ def _window(fields: Fields, architecture: Architecture, layers: int) -> tuple[in
 def _rope(fields: Fields, architecture: Architecture) -> tuple[Fields, float | None]:
     """Rope fields of the full-attention layers, and the base of the sliding-window layers if they have their own."""
     values = fields.values
-    given = values.get("rope_parameters") or {}
-    scaling = values.get("rope_scaling") or {}
-    if not isinstance(given, dict) or not isinstance(scaling, dict):
-        raise fields.refuse("rope_parameters", "should be an object")
-    by_kind = any(kind in given for kind in LAYER_KINDS)
-    full = (given.get("full_attention") or {}) if by_kind else given
+    given = fields.object("rope_parameters")
+    by_kind = any(kind in given.values for kind in LAYER_KINDS)
+    full = given.object("full_attention") if by_kind else given
+    scaling = fields.object("rope_scaling")
     theta = values.get("rope_theta", architecture.rope_theta)
-    rope = Fields(fields.file, {"rope_theta": theta, **full, **scaling})
+    rope = Fields(fields.file, {"rope_theta": theta, **full.values, **scaling.values})
     if architecture.local_theta is None:
         return rope, None
-    local = Fields(
-        fields.file, {"rope_theta": values.get("rope_local_base_freq"), **(given.get("sliding_attention") or {})}
-    )
+    base = values.get("rope_local_base_freq")
+    local = Fields(fields.file, {"rope_theta": base, **given.object("sliding_attention").values})
     if local.values.get("rope_type", "default") != "default":
         raise local.refuse("rope_type", "is not supported for sliding_attention")
     return rope, local.number("rope_theta", architecture.local_theta)

@@ -53,6 +53,13 @@ class Fields:
             raise self.refuse(key, "should be a positive number")
         return float(value)
 
+    def object(self, key: str) -> "Fields":
+        """The fields of an object; none where it is absent. Raises CheckpointError."""
+        value = self.values[key] if self.has(key) else {}
+        if not isinstance(value, dict):
+            raise self.refuse(key, "should be an object")
+        return Fields(self.file, value)
+
     def architecture(self, key: str) -> Architecture:
         """The family of the model type at `key`. Raises CheckpointError."""
         architecture = MODEL_TYPES.get(str(self.values.get(key)))

@@ -1,0 +1,59 @@
+"""The report of `dualpace plan`."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dualpace.cli import app
+from dualpace.plan.plan import Plan
+from dualpace.plan.quantity import size_text, time_text
+from dualpace.plan.report import text_report
+
+from .deployments import GEMMA_270M, LLAMA_8B, plan
+
+
+def test_text_shows_the_figures_that_a_deployment_is_judged_by():
+    text = text_report(plan(LLAMA_8B))
+    for figure in ("8,030,261,248", "128 KiB a token", "GQA 4", "up to 1, 8, 32, 64, 128, 256 rows", "4,540 GB/s"):
+        assert figure in text
+    assert "3.34 ms weights" in text
+    assert "10.9 ms KV" in text
+
+
+def test_text_says_that_the_cpu_figures_are_nominal():
+    assert "nominal; nothing was probed" in text_report(plan(GEMMA_270M, gpu=None))
+
+
+def test_text_says_what_large_rings_need():
+    assert "--shm-size" not in text_report(plan(LLAMA_8B))
+    found = plan(LLAMA_8B, nic__rings=64)
+    assert found.rings.bytes > 64 * 2**20
+    assert f"a container needs --shm-size {-(-found.rings.bytes // 2**20)}m" in text_report(found)
+
+
+def test_lines_fit_a_terminal():
+    assert max(map(len, text_report(plan(GEMMA_270M, gpu=None)).splitlines())) <= 120
+
+
+@pytest.mark.parametrize("format_", ["text", "json"])
+def test_the_command_writes_the_report(format_):
+    result = CliRunner().invoke(app, ["plan", "specs/quickstart.yaml", "--format", format_])
+    assert result.exit_code == 0
+    if format_ == "json":
+        assert Plan.model_validate_json(result.stdout).name == "quickstart"
+    else:
+        assert result.stdout.startswith("quickstart: gemma3 on cpu\n")
+
+
+def test_a_spec_that_does_not_plan_ends_with_findings(tmp_path):
+    broken = Path("specs/quickstart.yaml").read_text(encoding="utf-8").replace("kv_budget: 512MiB", "kv_budget: 1MiB")
+    (tmp_path / "broken.yaml").write_text(broken, encoding="utf-8")
+    result = CliRunner().invoke(app, ["plan", str(tmp_path / "broken.yaml")])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+
+
+def test_quantities_have_three_figures_and_a_unit():
+    assert [size_text(n) for n in (0, 1023, 1536, 2**30, 5 * 2**40)] == ["0 B", "1023 B", "1.5 KiB", "1 GiB", "5 TiB"]
+    assert [time_text(t) for t in (4e-6, 3.336e-3, 0.0218, 2.0)] == ["4.00 us", "3.34 ms", "21.8 ms", "2.00 s"]
