@@ -127,7 +127,7 @@ def test_a_decoder_that_cannot_stream_is_refused_by_name(tmp_path):
     description = json.loads(byte_fallback_tokenizer().to_str())
     description["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
     odd = tokenizers.Tokenizer.from_str(json.dumps(description))
-    with pytest.raises(TokenizerError, match="decodes by.*WordPiece"):
+    with pytest.raises(TokenizerError, match=r"decodes by.*WordPiece"):
         Tokenizer(write_bundle(tmp_path, odd, Generation()))
 
 
