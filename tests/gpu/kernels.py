@@ -35,28 +35,31 @@ class Kernels:
             batch.pools[group],
         )
 
-    def workspace(self) -> torch.Tensor:
-        """A workspace of NaNs with the batch's tasks in it."""
-        size = self.cubin.constant("dp_attention_workspace_bytes")
-        workspace = torch.full((size,), 0xFF, dtype=torch.uint8, device="cuda")
-        self.cubin.launch("dp_attention_tasks", (len(self.batch.pools),), self.batch.step, workspace)
-        return workspace
+    def tasks(self) -> torch.Tensor:
+        """The batch's tasks, for every group."""
+        tasks = torch.full(
+            (self.cubin.constant("dp_attention_tasks_bytes") // 4,), -1, dtype=torch.int32, device="cuda"
+        )
+        self.cubin.launch("dp_attention_tasks", (len(self.batch.pools),), self.batch.step, tasks)
+        return tasks
 
-    def partials(self, group: int, workspace: torch.Tensor) -> None:
-        """Attend the group's tasks."""
-        batch = self.batch
-        grid = (self.ctas, batch.plan.model.kv_heads)
-        self.cubin.launch("dp_attention", grid, batch.step, group, batch.qkv, batch.pools[group], workspace)
-
-    def merge(self, group: int, workspace: torch.Tensor) -> torch.Tensor:
-        """The output [tokens][heads][head_dim]."""
-        out = self.batch.poisoned()
-        grid = (self.ctas, self.batch.plan.model.heads)
-        self.cubin.launch("dp_attention_merge", grid, self.batch.step, group, workspace, out)
-        return out
+    def partials(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Partial outputs [tasks][heads][head_dim] and LSE [tasks][heads] that nobody has written yet."""
+        tasks, model = self.cubin.constant("dp_attention_max_tasks"), self.batch.plan.model
+        lse = torch.full((tasks, model.heads), torch.nan, device="cuda")
+        return lse[:, :, None].repeat(1, 1, model.head_dim), lse
 
     def attend(self, group: int) -> torch.Tensor:
-        """Tasks, partials and merge."""
-        workspace = self.workspace()
-        self.partials(group, workspace)
-        return self.merge(group, workspace)
+        """Attention of the group, from the step to the output [tokens][heads][head_dim]."""
+        batch, tasks = self.batch, self.tasks()
+        partial, lse = self.partials()
+        grid = (self.ctas, batch.plan.model.kv_heads)
+        self.cubin.launch("dp_attention", grid, batch.step, group, tasks, batch.qkv, batch.pools[group], partial, lse)
+        return self.merge(group, tasks, partial, lse)
+
+    def merge(self, group: int, tasks: torch.Tensor, partial: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+        """The output [tokens][heads][head_dim] of partial results."""
+        out = self.batch.poisoned()
+        grid = (self.ctas, self.batch.plan.model.heads)
+        self.cubin.launch("dp_attention_merge", grid, self.batch.step, group, tasks, partial, lse, out)
+        return out

@@ -55,6 +55,26 @@ def test_attention_matches_float64(kernels):
         assert worst_error(kernels.attend(group), batch.attention(group)) < TOLERANCE[batch.plan.model.dtype]
 
 
+def test_merge_takes_partial_results_from_any_producer(plan, cubin):
+    batch = Batch(plan, batches(plan)["edges"])
+    kernels = Kernels(cubin, batch)
+    tasks = kernels.tasks()
+    first = tasks[1 : batch.tokens + 2].tolist()
+    partial, lse = kernels.partials()
+    partial[: first[-1]] = torch.randn_like(partial[: first[-1]])
+    lse[: first[-1]] = 20 * torch.randn_like(lse[: first[-1]])
+    # No key seen by any task of token 0, nor by the first of token 1.
+    lse[: first[1] + 1], partial[: first[1] + 1] = -torch.inf, torch.nan
+    out = kernels.merge(0, tasks, partial, lse)
+    assert (out[0] == 0).all()
+    for token in range(1, batch.tokens):
+        mine = slice(first[token] + (token == 1), first[token + 1])
+        weights = lse[mine].double().softmax(0)
+        expected = (weights[:, :, None] * partial[mine].double()).sum(0)
+        if mine.stop > mine.start:
+            assert worst_error(out[token], expected) < TOLERANCE[plan.model.dtype]
+
+
 def test_page_ids_exceed_16_bits(plan, cubin):
     if plan.pages[0].pages > 1 << 16:
         assert Batch(plan, batches(plan)["full"]).tables[0].max() > 1 << 16

@@ -198,45 +198,46 @@ __device__ void combine(const Softmax& softmax, int reader, int lane, Exchange& 
 
 }  // namespace
 
-// Attends every task of `group` over `pool`, its pool of one layer, and leaves partial results in `workspace`. `qkv`
+// Attends every task of `group` over `pool`, its pool of one layer, and leaves a partial result for each. `qkv`
 // [tokens][kQkvColumns] has been through dp_kv_append. Grid: (any number, kKvHeads) CTAs of kThreads.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    dp_attention(const StepBuffers* step, int group, const Element* qkv, const Element* pool,
-                 AttentionWorkspace* workspace) {
+    dp_attention(const StepBuffers* step, int group, const AttentionTasks* tasks_of_group, const Element* qkv,
+                 const Element* pool, PartialOut* partial, PartialLse* lse) {
   __shared__ Exchange exchange[kSlices];
   const int slice = threadIdx.x / kSliceThreads;
   const int reader = threadIdx.x % kSliceThreads / kLanes;
   const int lane = threadIdx.x % kLanes;
   const int kv_head = blockIdx.y;
   const int first_head = kv_head * cfg::kGqaRatio + slice * kSliceHeads;
-  const AttentionTasks& tasks = workspace->tasks[group];
+  const AttentionTasks& tasks = tasks_of_group[group];
   for (int i = blockIdx.x; i < tasks.count; i += gridDim.x) {
     const auto [token, begin, end] = tasks.task[i];
     const Element* query = qkv + int64_t{token} * kQkvColumns + first_head * cfg::kHeadDim;
     const int32_t* table = step->table[group][step->row_slot[step->token_row[token]]];
     Softmax softmax;
     attend(query, pool, table, kv_head, begin, end, reader, lane, softmax);
-    combine(softmax, reader, lane, exchange[slice], workspace->partial[i] + first_head, workspace->lse[i] + first_head);
+    combine(softmax, reader, lane, exchange[slice], partial[i] + first_head, lse[i] + first_head);
   }
 }
 
-// Writes `out` [tokens][kHeads * kHeadDim] from the partial results of each token's tasks. A token none of whose keys
+// Writes `out` [tokens][kHeads][kHeadDim] from the partial results of each token's tasks. A token none of whose keys
 // was seen gets zeros. Grid: (any number, kHeads) CTAs of kMergeThreads.
 extern "C" __global__ void __launch_bounds__(kMergeThreads)
-    dp_attention_merge(const StepBuffers* step, int group, const AttentionWorkspace* workspace, Element* out) {
-  const AttentionTasks& tasks = workspace->tasks[group];
+    dp_attention_merge(const StepBuffers* step, int group, const AttentionTasks* tasks_of_group,
+                       const PartialOut* partial, const PartialLse* lse, Element* out) {
+  const AttentionTasks& tasks = tasks_of_group[group];
   const int head = blockIdx.y;
   for (unsigned token = blockIdx.x; token < step->tokens; token += gridDim.x) {
     const int begin = tasks.first[token], end = tasks.first[token + 1];
     float max = -INFINITY;
-    for (int i = begin; i < end; ++i) max = fmaxf(max, workspace->lse[i][head]);
+    for (int i = begin; i < end; ++i) max = fmaxf(max, lse[i][head]);
     for (int d = threadIdx.x; d < cfg::kHeadDim; d += kMergeThreads) {
       float sum = 0, value = 0;
       for (int i = begin; i < end; ++i) {
-        const float lse = workspace->lse[i][head];
-        if (lse == -INFINITY) continue;
-        sum += expf(lse - max);
-        value += expf(lse - max) * workspace->partial[i][head][d];
+        if (lse[i][head] == -INFINITY) continue;
+        const float weight = expf(lse[i][head] - max);
+        sum += weight;
+        value += weight * partial[i][head][d];
       }
       out[(int64_t{token} * cfg::kHeads + head) * cfg::kHeadDim + d] = narrow(sum > 0 ? value / sum : 0.0f);
     }

@@ -1,9 +1,12 @@
-// The work and the partial results of attention, shared by all that make either.
+// The work of attention, and how partial results are handed to the merge.
 #pragma once
 #include "common/layout.hpp"
 #include "cuda/element.cuh"
 
 namespace dp {
+
+// One task a token always fits; the rest is for splitting the rows of long contexts over the whole GPU.
+constexpr int kMaxAttentionTasks = cfg::kMaxStepTokens + 1024;
 
 // Keys [begin, end) for one query token, all its heads.
 struct AttentionTask {
@@ -12,9 +15,6 @@ struct AttentionTask {
   int32_t end;
 };
 
-// One task a token always fits; the rest is for splitting the rows of long contexts over the whole GPU.
-constexpr int kMaxAttentionTasks = cfg::kMaxStepTokens + 1024;
-
 // The tasks of one layer group in a step, ordered by token: those of token t are [first[t], first[t + 1]).
 struct AttentionTasks {
   int32_t count;
@@ -22,13 +22,9 @@ struct AttentionTasks {
   AttentionTask task[kMaxAttentionTasks];
 };
 
-// A task's partial result has the task's index: the output over its keys alone, normalised, and the natural logarithm
-// of the sum of exponentials (minus infinity if no key was seen). Whoever writes both, dp_attention_merge combines
-// them.
-struct AttentionWorkspace {
-  AttentionTasks tasks[cfg::kGroups];
-  float lse[kMaxAttentionTasks][cfg::kHeads];
-  alignas(16) float partial[kMaxAttentionTasks][cfg::kHeads][cfg::kHeadDim];
-};
+// Partial results, by task: the output over its keys alone, normalised, and the natural logarithm of the sum of
+// exponentials, minus infinity if no key was seen. Whoever produces them, dp_attention_merge combines them.
+using PartialOut = float[cfg::kHeads][cfg::kHeadDim];
+using PartialLse = float[cfg::kHeads];
 
 }  // namespace dp

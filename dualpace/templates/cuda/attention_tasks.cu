@@ -1,91 +1,62 @@
 // The list builder of the split route.
+#include "common/team.hpp"
 #include "cuda/attention.cuh"
 
 namespace dp {
 
+// What the host has to allocate: the tasks of all groups, and room for this many partial results.
 extern "C" {
-__constant__ uint64_t dp_attention_workspace_bytes = sizeof(AttentionWorkspace);  // what the host must allocate
+__constant__ int64_t dp_attention_tasks_bytes = sizeof(AttentionTasks[cfg::kGroups]);
+__constant__ int64_t dp_attention_max_tasks = kMaxAttentionTasks;
 }
 
 namespace {
 
-// The keys that a token sees, and whether it is the only token of its row: then they are split at multiples of the
-// split size. The tokens of a prefill chunk fill the GPU as they are and have one task each.
+// The keys that a token sees. If it is the only token of its row they are split at multiples of the split size; the
+// tokens of a prefill chunk fill the GPU as they are and have one task each.
 struct Keys {
   int begin;
   int end;
-  bool alone;
+  bool split;
 
   __device__ Keys(const StepBuffers& step, int group, int token) {
     const int row = step.token_row[token];
     end = step.position[token] + 1;
-    begin = cfg::kWindow[group] > 0 ? max(end - cfg::kWindow[group], 0) : 0;
-    alone = step.query_begin[row + 1] - step.query_begin[row] == 1;
+    begin = cfg::kWindow[group] > 0 ? most(end - cfg::kWindow[group], 0) : 0;
+    split = step.query_begin[row + 1] - step.query_begin[row] == 1;
   }
-  __device__ int tasks(int split) const { return alone ? (end + split - 1) / split - begin / split : 1; }
+  __device__ int tasks(int size) const { return split ? (end + size - 1) / size - begin / size : 1; }
 };
-
-constexpr int kThreads = 256;
-
-struct Scan {
-  int before;  // sum over the threads before this one
-  int total;
-};
-
-__device__ Scan scan(int value) {
-  __shared__ int warp_total[kThreads / 32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int through = value;
-  for (int lanes = 1; lanes < 32; lanes *= 2) {
-    const int other = __shfl_up_sync(~0u, through, lanes);
-    if (lane >= lanes) through += other;
-  }
-  if (lane == 31) warp_total[warp] = through;
-  __syncthreads();
-  Scan result{through - value, 0};
-  for (int w = 0; w < kThreads / 32; ++w) {
-    if (w < warp) result.before += warp_total[w];
-    result.total += warp_total[w];
-  }
-  __syncthreads();
-  return result;
-}
 
 }  // namespace
 
 // Fills the tasks of every group from the step's positions. Splits are of kSplitTokens keys, which makes a row's result
-// independent of its batch, unless the batch would need more tasks than there is room for; then splits are doubled
-// until it does not. Grid: kGroups CTAs of kThreads.
-extern "C" __global__ void __launch_bounds__(kThreads)
-    dp_attention_tasks(const StepBuffers* step, AttentionWorkspace* workspace) {
+// independent of its batch, unless the batch would need more tasks than there is room for; then the size is doubled
+// until it does not. Grid: kGroups CTAs.
+extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
+    dp_attention_tasks(const StepBuffers* step, AttentionTasks* tasks_of_group) {
+  __shared__ CtaTeam::Meeting meeting;
+  CtaTeam team(meeting);
   const int group = blockIdx.x;
   const int tokens = static_cast<int>(step->tokens);
-  int split = cfg::kSplitTokens;
-  for (;; split *= 2) {
-    int count = 0;
-    for (int token = threadIdx.x; token < tokens; token += kThreads) {
-      count += Keys(*step, group, token).tasks(split);
-    }
-    if (scan(count).total <= kMaxAttentionTasks) break;
+  AttentionTasks& tasks = tasks_of_group[group];
+  int size = cfg::kSplitTokens, count;
+  for (;; size *= 2) {
+    team.each(tokens, [&](int token) { tasks.first[token] = Keys(*step, group, token).tasks(size); });
+    count = team.scan(tasks.first, tokens);
+    if (count <= kMaxAttentionTasks) break;
   }
-  AttentionTasks& tasks = workspace->tasks[group];
-  int first = 0;
-  for (int chunk = 0; chunk < tokens; chunk += kThreads) {
-    const int token = chunk + threadIdx.x;
-    const int count = token < tokens ? Keys(*step, group, token).tasks(split) : 0;
-    const auto [before, total] = scan(count);
-    if (token < tokens) {
-      const Keys keys(*step, group, token);
-      tasks.first[token] = first + before;
-      for (int i = 0; i < count; ++i) {
-        const int begin = i == 0 ? keys.begin : (keys.begin / split + i) * split;
-        const int end = i == count - 1 ? keys.end : (keys.begin / split + i + 1) * split;
-        tasks.task[first + before + i] = {token, begin, end};
-      }
+  team.each(tokens, [&](int token) {
+    const Keys keys(*step, group, token);
+    AttentionTask* task = tasks.task + tasks.first[token];
+    const int splits = keys.tasks(size), first_split = keys.begin / size;
+    for (int i = 0; i < splits; ++i) {
+      const int begin = i == 0 ? keys.begin : (first_split + i) * size;
+      const int end = i == splits - 1 ? keys.end : (first_split + i + 1) * size;
+      task[i] = {token, begin, end};
     }
-    first += total;
-  }
-  if (threadIdx.x == 0) tasks.first[tokens] = tasks.count = first;
+  });
+  if (team.leader()) tasks.first[tokens] = tasks.count = count;
 }
 
 }  // namespace dp
