@@ -93,9 +93,11 @@ class _Composer:
         """Say where and why the parser gave up."""
         mark = error.problem_mark or error.context_mark
         line, col = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        span = Span(self._file, line, col, line, col + 1)
         lines = split_lines(self._text)
-        text = lines[line - 1] if line <= len(lines) else ""
+        if line > len(lines):  # the end of a last line that nothing ends
+            line, col = len(lines), len(lines[-1]) + 1
+        text = lines[line - 1]
+        span = Span(self._file, line, col, line, col + 1)
         problem = " ".join(part for part in (error.context, error.problem) if part)
         if "\t" in text[:col]:
             self._report(span, "DP002", "syntax", "a tab stands where YAML allows spaces only", "indent with spaces")

@@ -115,15 +115,15 @@ def _fields(section: FieldPath) -> Iterator[FieldPath]:
 def _unknown_key(document: Document, path: FieldPath, meant: FieldPath | None) -> Diagnostic:
     *section, key = path
     span = document.key_span(path)
-    where = _dotted(tuple(section))
+    message = f"{_dotted(tuple(section))} has no field `{_short(key)}`"
     if meant and meant[-1] == key:
         home = f"under `{_dotted(meant[:-1])}`" if meant[:-1] else "to the top level"
-        return _error(span, ("DP102", "misplaced-key"), f"{where} has no field `{key}`", f"move it {home}")
+        return _error(span, ("DP102", "misplaced-key"), message, f"move it {home}")
     if meant:
         help_ = f"did you mean `{meant[-1]}`?" if list(meant[:-1]) == section else f"did you mean `{_dotted(meant)}`?"
     else:
         help_ = f"its fields are {', '.join(schema.properties(schema.field(tuple(section))))}"
-    return _error(span, ("DP101", "unknown-key"), f"{where} has no field `{key}`", help_)
+    return _error(span, ("DP101", "unknown-key"), message, help_)
 
 
 def _missing_key(document: Document, path: FieldPath) -> Diagnostic:
@@ -169,14 +169,18 @@ def _written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
 def _shown(node: Node | None) -> str:
     match node:
         case Scalar(value=None):
             return "empty"
         case Scalar(value=str(), text=text):
-            return f'"{text}"' if len(text) <= 40 else f'"{text[:40]}..."'
+            return f'"{_short(text)}"'
         case Scalar(text=text):
-            return text[:40]
+            return _short(text)
         case Mapping():
             return "a mapping"
         case _:

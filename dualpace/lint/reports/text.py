@@ -13,11 +13,16 @@ def report(results: Sequence[Result]) -> str:
 
 def _finding(diagnostic: Diagnostic, lines: list[str]) -> str:
     span = diagnostic.span
-    head = f"{span.file}:{span.line}:{span.col}: {diagnostic.severity} {diagnostic.id} {diagnostic.slug}"
-    text = f"{head}: {diagnostic.message}\n"
-    source = lines[span.line - 1] if span.line <= len(lines) else ""
+    place = f"{span.file}:{span.line}:{span.col}"
+    head = f"{place}: {diagnostic.severity} {diagnostic.id} {diagnostic.slug}: {diagnostic.message}"
+    source = lines[span.line - 1]
+    text = _printable(head) + "\n"
     if source.strip():
         end = span.end_col if span.end_line == span.line else len(source) + 1
-        shown = "".join(c if c.isprintable() else " " for c in source)
-        text += f"    {shown}\n    {' ' * (span.col - 1)}{'^' * max(1, end - span.col)}\n"
-    return text + (f"  help: {diagnostic.help}\n" if diagnostic.help else "")
+        text += f"    {_printable(source)}\n    {' ' * (span.col - 1)}{'^' * max(1, end - span.col)}\n"
+    return text + (f"  help: {_printable(diagnostic.help)}\n" if diagnostic.help else "")
+
+
+def _printable(text: str) -> str:
+    """`text` on one line, of the same width, without what a terminal might obey."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -71,16 +71,15 @@ def sliding_window(context: LintContext) -> Iterator[Finding]:
     shape = context.spec.model.shape
     if shape is None:
         return
-    slides = ARCHITECTURES[shape.family].sliding
-    given = [
-        name for name in ("sliding_window", "sliding_pattern", "rope_local_theta") if name in shape.model_fields_set
-    ]
-    if shape.sliding_window is None or not slides:
-        why = f"{shape.family} has no sliding-window layers" if not slides else "sliding_window is not set"
-        for name in given:
-            message = f"model.shape.{name} has no effect: {why}"
-            if getattr(shape, name) is not None:
-                yield Finding(("model", "shape", name), message, f"remove {name}, or correct family or sliding_window")
+    if not ARCHITECTURES[shape.family].sliding:
+        why, remedy = f"{shape.family} has no sliding-window layers", "remove it, or correct family"
+    elif shape.sliding_window is None:
+        why, remedy = "sliding_window is not set", "remove it, or add sliding_window"
+    else:
+        return
+    for name in ("sliding_window", "sliding_pattern", "rope_local_theta"):
+        if getattr(shape, name) is not None:
+            yield Finding(("model", "shape", name), f"model.shape.{name} has no effect: {why}", remedy)
     if shape.family == "gemma3" and shape.sliding_window is None:
         message = "model.shape.sliding_window is absent, and gemma3 has sliding-window layers"
         yield Finding(("model", "shape"), message, "add `sliding_window: 512`, or what the model's config.json says")

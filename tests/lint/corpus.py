@@ -1,0 +1,21 @@
+"""The golden pairs: `golden/ID-slug/bad.yaml` with its report `bad.txt`, and `good.yaml`, which the rule lets pass."""
+
+from pathlib import Path
+
+from dualpace.lint.reports.text import report
+from dualpace.lint.runner import Result, lint_document
+from dualpace.spec.compose import compose
+
+GOLDEN = Path(__file__).parent / "golden"
+CASES = sorted(folder.name for folder in GOLDEN.iterdir())
+
+
+def lint(case: str, name: str) -> Result:
+    """The result for one of `case`'s specs, named without its folder so that reports are the same everywhere."""
+    file = GOLDEN / case / name
+    return lint_document(compose(file.read_bytes(), name), file.parent)
+
+
+def bad_report(case: str) -> str:
+    """What `dualpace lint` says of `case`'s bad spec."""
+    return report([lint(case, "bad.yaml")])

@@ -1,0 +1,84 @@
+"""`dualpace lint` and `dualpace schema` as processes: output, streams, exit codes, start-up time."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GOOD = "specs/qwen3-14b-h100.yaml"
+NOTED = "specs/llama-3.1-8b-128k-offload.yaml"
+WARNED = "tests/lint/golden/DP701-open-to-network/bad.yaml"
+WRONG = "tests/lint/golden/DP301-gqa-ratio/bad.yaml"
+
+
+def dualpace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "dualpace.cli", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ((GOOD,), 0),
+        ((NOTED,), 0),
+        ((NOTED, "--fail-on", "note"), 1),
+        ((WARNED,), 1),
+        ((WARNED, "--fail-on", "error"), 0),
+        ((GOOD, WRONG), 1),
+        ((GOOD, "no-such-file.yaml"), 2),
+        (("specs",), 2),
+        ((), 2),
+        ((GOOD, "--fail-on", "never"), 2),
+    ],
+)
+def test_exit_code(arguments: tuple[str, ...], code: int) -> None:
+    assert dualpace("lint", *arguments).returncode == code
+
+
+def test_clean_specs_say_nothing() -> None:
+    done = dualpace("lint", GOOD)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_missing_file_does_not_hide_the_findings_of_others() -> None:
+    done = dualpace("lint", "no-such-file.yaml", WRONG)
+    assert done.stdout.startswith(f"{WRONG}:15:14: error DP301 gqa-ratio: ")
+    assert done.stderr == "dualpace: no-such-file.yaml: No such file or directory\n"
+
+
+def test_json_is_one_document_for_all_specs() -> None:
+    found = json.loads(dualpace("lint", WRONG, WARNED, "--format", "json").stdout)["diagnostics"]
+    assert [d["id"] for d in found] == ["DP301", "DP701"]
+
+
+def test_schema_check(tmp_path: Path) -> None:
+    assert dualpace("schema", "--check", "specs/dualpace.schema.json").returncode == 0
+    stale = tmp_path / "stale.json"
+    stale.write_text("{}")
+    done = dualpace("schema", "--check", str(stale))
+    assert done.returncode == 1
+    assert "is out of date: run `dualpace schema >" in done.stderr
+
+
+def test_a_fault_of_ours_is_exit_code_3() -> None:
+    broken = "import dualpace.lint.runner as r; r.lint_file = None; import sys; sys.argv[1:] = ['lint', 'x.yaml']; "
+    code = broken + "import dualpace.cli; dualpace.cli.main()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1].startswith("dualpace: internal error")
+
+
+def test_linting_loads_nothing_heavy_and_starts_fast() -> None:
+    heavy = "{'torch', 'numpy', 'jinja2', 'rich', 'fastapi', 'dualpace.build', 'dualpace.render', 'dualpace.engine'}"
+    code = (
+        f"import sys; sys.argv[1:] = ['lint', '{GOOD}']; import dualpace.cli\n"
+        "try: dualpace.cli.main()\n"
+        f"except SystemExit: print(sorted({heavy} & set(sys.modules)))"
+    )
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
+    assert time.monotonic() - start < 5  # 0.25 s on an idle core; loaded CI machines get room
