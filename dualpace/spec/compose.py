@@ -20,7 +20,8 @@ MAX_DEPTH = 16
 MAX_NODES = 4096  # what an alias stands for counts each time
 
 _PARSER = yaml.CLoader if yaml.__with_libyaml__ else yaml.Loader
-_NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_NOT_YAML = yaml.reader.Reader.NON_PRINTABLE
+_BYTE_ORDER_MARK = re.compile("\ufeff")
 
 
 def read_document(path: Path) -> Document:
@@ -62,14 +63,14 @@ class _Composer:
         """Stop at bytes that are not the text of a YAML file."""
         start = Span(self._file, 1, 1, 1, 1)
         if len(data) > MAX_BYTES:
-            self._stop(start, "DP008", "too-large", f"the file has more than {MAX_BYTES} bytes", "name a spec")
+            self._stop(start, "DP008", "too-large", f"the file has more than {MAX_BYTES} bytes", "check that the file is a spec")
         try:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
             span = self._span_after(data[: error.start].decode("utf-8"))
             byte = f"byte {error.start} (0x{data[error.start]:02x}) is not UTF-8"
             self._stop(span, "DP001", "encoding", byte, "save the file as UTF-8")
-        if strange := _NOT_YAML.search(self._text):
+        if strange := _NOT_YAML.search(self._text) or _BYTE_ORDER_MARK.search(self._text):
             code = ord(strange[0])
             what = "a byte-order mark" if code == 0xFEFF else f"the control or private character U+{code:04X}"
             span = self._span_after(self._text[: strange.start()])

@@ -54,6 +54,14 @@ def test_json_is_one_document_for_all_specs() -> None:
     assert [d["id"] for d in found] == ["DP301", "DP701"]
 
 
+def test_other_commands_end_with_the_findings_of_a_bad_spec(tmp_path: Path) -> None:
+    done = dualpace("render", WRONG, "-o", str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"{WRONG}:15:14: error DP301 gqa-ratio: ")
+    assert not (tmp_path / "out").exists()
+
+
 def test_schema_check(tmp_path: Path) -> None:
     assert dualpace("schema", "--check", "specs/dualpace.schema.json").returncode == 0
     stale = tmp_path / "stale.json"
