@@ -2,6 +2,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dualpace.build.errors import BuildError
+from dualpace.build.toolchain import find_compiler
+
 
 @dataclass
 class Said:
@@ -24,3 +27,12 @@ class Said:
 @pytest.fixture
 def said() -> Said:
     return Said()
+
+
+@pytest.fixture
+def nvcc() -> None:
+    """Skips where there is no CUDA toolkit."""
+    try:
+        find_compiler("nvcc")
+    except BuildError as error:
+        pytest.skip(str(error))

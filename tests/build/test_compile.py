@@ -1,7 +1,6 @@
 """Sources become libraries: what is compiled, when, and to which bytes."""
 
 import ctypes
-import shutil
 
 import pytest
 
@@ -140,7 +139,7 @@ def cuda_library(sm: str) -> Library:
     return Library(tool="nvcc", output="cuda/engine.cubin", units=units, flags=flags)
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.usefixtures("nvcc")
 def test_a_linked_cubin_repeats_wherever_it_is_built(tmp_path, said):
     sources = SOURCES | {"cuda/one.cu": DEVICE, "cuda/other.cu": OTHER}
     cubins = [
