@@ -20,6 +20,9 @@ MIN_ROW_TOKENS = 256
 # Matrix products take about the same time up to 64 rows, so few decode programs are enough.
 DECODE_BUCKETS = (1, 8, 32, 64, 128, 256, 512, 1024)
 
+# Attention tasks of a step on a GPU beyond one a token, for splitting long rows.
+SPARE_TASKS = 1024
+
 
 class Capacity(NamedTuple):
     """What the memory of a device is cut into."""
@@ -85,10 +88,10 @@ class _Sizing:
     def buffers(self, context: int, kv_tokens: int) -> _Buffers:
         """Buffers for rows of up to `context` tokens, `kv_tokens` in all."""
         model, rows, tokens, queued = self.model, self.rows, self.rows + self.chunk, self.spec.scheduler
-        page = self.attention.page_size
+        splits = -(-context // self.attention.split_tokens)
+        tasks = tokens + SPARE_TASKS if self.target.kind == "cuda" else rows * splits
         return _Buffers(
-            activations=memory.activation_bytes(model, rows, tokens)
-            + memory.partial_bytes(model, rows, kv_tokens, self.attention.split_tokens),
+            activations=memory.activation_bytes(model, rows, tokens) + memory.partial_bytes(model, tasks),
             logits=memory.logit_bytes(model, rows),
             history_pages=memory.history_pages(
                 self.queued_tokens(context), queued.max_queued_requests, kv_tokens, rows
@@ -97,9 +100,10 @@ class _Sizing:
                 model,
                 rows,
                 tokens,
-                pages_per_row=-(-context // page),
+                context,
+                self.attention.page_size,
                 requests=rows + queued.max_queued_requests,
-                pages=-(-kv_tokens // page),
+                pages=-(-kv_tokens // self.attention.page_size),
             ),
         )
 

@@ -14,10 +14,9 @@ def activation_bytes(model: Model, rows: int, tokens: int) -> int:
     return elements * model.element_bytes
 
 
-def partial_bytes(model: Model, rows: int, kv_tokens: int, split_tokens: int) -> int:
-    """FP32 partial outputs of split attention with their two softmax terms, when every resident token is read."""
-    splits = rows + -(-kv_tokens // split_tokens)
-    return splits * model.heads * (model.head_dim + 2) * 4
+def partial_bytes(model: Model, tasks: int) -> int:
+    """FP32 outputs of attention tasks with their LSE, to be merged."""
+    return tasks * model.heads * (model.head_dim + 1) * 4
 
 
 def logit_bytes(model: Model, rows: int) -> int:
@@ -25,11 +24,14 @@ def logit_bytes(model: Model, rows: int) -> int:
     return rows * model.vocab * 4
 
 
-def scheduler_bytes(model: Model, rows: int, tokens: int, pages_per_row: int, requests: int, pages: int) -> int:
-    """Step buffers, block tables, request state (about 256 bytes each) and page lists, to within a few percent."""
+def scheduler_bytes(
+    model: Model, rows: int, tokens: int, context: int, page_size: int, requests: int, pages: int
+) -> int:
+    """Step buffers, block tables, states of requests and of `pages` pages a group, to within a few percent."""
     groups = len(model.groups)
-    words = tokens * (3 + groups) + rows * (8 + groups * pages_per_row) + 4 * pages
-    return 4 * words + 256 * requests
+    step = tokens * (3 + groups) + rows * (8 + groups * -(-context // page_size))
+    request = 64 + -(-context // HISTORY_PAGE)
+    return 4 * (step + requests * request + groups * pages * 3)
 
 
 def history_pages(queued_tokens: int, queued_requests: int, active_tokens: int, rows: int) -> int:
