@@ -63,7 +63,7 @@ class _Composer:
         """Stop at bytes that are not the text of a YAML file."""
         start = Span(self._file, 1, 1, 1, 1)
         if len(data) > MAX_BYTES:
-            self._stop(start, "DP008", "too-large", f"the file has more than {MAX_BYTES} bytes", "check that the file is a spec")
+            self._stop(start, "DP008", "too-large", f"the file has more than {MAX_BYTES} bytes", "is it a spec?")
         try:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
