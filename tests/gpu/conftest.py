@@ -1,4 +1,4 @@
-"""Cubins of the plans under test: compiled once, side by side, kept in pytest's cache folder by content."""
+"""Engines of the plans under test: compiled once, cubins side by side, kept in pytest's cache folder by content."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from dualpace.build.compile import compile_libraries
 from dualpace.build.store import Store
 from dualpace.build.units import libraries
-from dualpace.plan.manifest import CUDA_ENGINE
+from dualpace.plan.manifest import HOST_RING
 from dualpace.plan.plan import Plan
 from dualpace.render.sources import render
 
@@ -25,19 +25,28 @@ class Silent:
         assert "warning" not in text, text
 
 
-def compile_cubin(plan: Plan, store: Store) -> Path:
-    """The linked cubin of `plan`, from `store` if it has it."""
+def compile_engine(plan: Plan, store: Store) -> Path:
+    """The linked cubin, or for a CPU plan the host library, of `plan`; from `store` if it has it."""
     sources = render(plan)
-    engine = [library for library in libraries(plan, sources) if library.output == CUDA_ENGINE]
-    return compile_libraries(engine, sources, store, Silent())[CUDA_ENGINE]
+    engine = [library for library in libraries(plan, sources) if library.output != HOST_RING]
+    return compile_libraries(engine, sources, store, Silent())[engine[0].output]
+
+
+def host_twin(plan: Plan) -> Plan:
+    """The same plan for the CPU."""
+    return plan.model_copy(update={"target": plan.target.model_copy(update={"kind": "cpu", "sm": ""})})
 
 
 @pytest.fixture(scope="session")
-def cubin_files(request):
+def store(request):
+    return Store(Path(request.config.cache.mkdir("engines")))
+
+
+@pytest.fixture(scope="session")
+def cubin_files(store):
     """Path of the cubin of every plan, by name."""
-    store = Store(Path(request.config.cache.mkdir("cubins")))
     with ThreadPoolExecutor() as pool:
-        return dict(zip(PLANS, pool.map(lambda plan: compile_cubin(plan, store), PLANS.values()), strict=True))
+        return dict(zip(PLANS, pool.map(lambda plan: compile_engine(plan, store), PLANS.values()), strict=True))
 
 
 @pytest.fixture(scope="session", params=PLANS.values(), ids=PLANS)

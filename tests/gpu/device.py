@@ -45,6 +45,12 @@ class Cubin:
         check(driver.cuMemcpyDtoH(ctypes.addressof(value), address, size))
         return value.value
 
+    def resident_ctas(self, name: str) -> int:
+        """CTAs of `name` that the whole GPU runs at once."""
+        kernel, threads = self._kernel(name)
+        per_sm: int = check(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel, threads, 0))
+        return per_sm * torch.cuda.get_device_properties().multi_processor_count
+
     def _kernel(self, name: str) -> tuple[Any, int]:
         if name not in self._kernels:
             kernel = check(driver.cuModuleGetFunction(self._module, name.encode()))

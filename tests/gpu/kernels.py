@@ -37,10 +37,9 @@ class Kernels:
 
     def tasks(self) -> torch.Tensor:
         """The batch's tasks, for every group."""
-        tasks = torch.full(
-            (self.cubin.constant("dp_attention_tasks_bytes") // 4,), -1, dtype=torch.int32, device="cuda"
-        )
-        self.cubin.launch("dp_attention_tasks", (len(self.batch.pools),), self.batch.step, tasks)
+        size = self.cubin.constant("dp_attention_tasks_bytes") // 4
+        tasks = torch.full((size,), -1, dtype=torch.int32, device="cuda")
+        self.list_tasks(tasks)
         return tasks
 
     def partials(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,15 +50,25 @@ class Kernels:
 
     def attend(self, group: int) -> torch.Tensor:
         """Attention of the group, from the step to the output [tokens][heads][head_dim]."""
-        batch, tasks = self.batch, self.tasks()
-        partial, lse = self.partials()
-        grid = (self.ctas, batch.plan.model.kv_heads)
-        self.cubin.launch("dp_attention", grid, batch.step, group, tasks, batch.qkv, batch.pools[group], partial, lse)
-        return self.merge(group, tasks, partial, lse)
+        tasks, (partial, lse), out = self.tasks(), self.partials(), self.batch.poisoned()
+        self.attention(group, self.batch.pools[group], tasks, partial, lse)
+        self.merge(group, tasks, partial, lse, out)
+        return out
 
-    def merge(self, group: int, tasks: torch.Tensor, partial: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
-        """The output [tokens][heads][head_dim] of partial results."""
-        out = self.batch.poisoned()
+    def list_tasks(self, tasks: torch.Tensor) -> None:
+        """dp_attention_tasks."""
+        self.cubin.launch("dp_attention_tasks", (len(self.batch.pools),), self.batch.step, tasks)
+
+    def attention(
+        self, group: int, pool: torch.Tensor, tasks: torch.Tensor, partial: torch.Tensor, lse: torch.Tensor
+    ) -> None:
+        """dp_attention over `pool`."""
+        grid = (self.ctas, self.batch.plan.model.kv_heads)
+        self.cubin.launch("dp_attention", grid, self.batch.step, group, tasks, self.batch.qkv, pool, partial, lse)
+
+    def merge(
+        self, group: int, tasks: torch.Tensor, partial: torch.Tensor, lse: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """dp_attention_merge."""
         grid = (self.ctas, self.batch.plan.model.heads)
         self.cubin.launch("dp_attention_merge", grid, self.batch.step, group, tasks, partial, lse, out)
-        return out

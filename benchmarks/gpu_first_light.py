@@ -1,0 +1,140 @@
+"""Decode attention on the GPU: error against float64, and time beside the bandwidth floor, for a layer of Llama-3.1-8B.
+
+    python -m benchmarks.gpu_first_light [-o benchmarks/results/gpu_first_light.json]
+
+Times are of graph replays that rotate over enough KV pools to miss the L2 cache. The floor is the bytes of KV over the
+read bandwidth that a copy of 4 GiB reaches in the same run.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from dualpace.build.store import Store
+from dualpace.build.toolchain import find_compiler
+from tests.gpu.batch import Batch, Row
+from tests.gpu.conftest import compile_engine
+from tests.gpu.device import Cubin
+from tests.gpu.kernels import Kernels
+from tests.gpu.plans import plan
+
+TRACES = {
+    "1 row of 8k": [8192],
+    "1 row of 32k": [32768],
+    "1 row of 128k": [131072],
+    "8 rows of 32k": [32768] * 8,
+    "32 rows of 1k": [1024] * 32,
+    "32 rows, 8 of 48k and 24 of 6k": ([49152] + [6144] * 3) * 8,
+    "128 rows of 1k": [1024] * 128,
+}
+LLAMA_8B = {"dtype": "bf16", "kv_heads": 8, "ratio": 4, "head_dim": 128, "page_size": 16}
+ROTATED_BYTES = 512 << 20
+REPEATS = 20
+
+
+def graph_seconds(body: Callable[[], None]) -> float:
+    """Median seconds of a graph replay of `body`."""
+    body()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        body()
+    times = []
+    for _ in range(REPEATS):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(times[3:])
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second, read and written, of a copy of 4 GiB."""
+    source = torch.randint(256, (4 << 30,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * source.numel() / graph_seconds(lambda: target.copy_(source))
+
+
+def measure(cubin: Cubin, contexts: list[int], split_tokens: int) -> dict[str, float]:
+    """Errors and seconds of one layer's decode attention for rows of those contexts."""
+    used = sum(-(-context // LLAMA_8B["page_size"]) for context in contexts)
+    layout = plan("trace", **LLAMA_8B, context=131072, max_batch=128, step_tokens=2048, split_tokens=split_tokens)
+    pages = layout.pages[0].model_copy(update={"pages": used})
+    batch = Batch(layout.model_copy(update={"pages": (pages,)}), [Row(context) for context in contexts])
+    model, resident = layout.model, cubin.resident_ctas("dp_attention")
+    kernels = Kernels(cubin, batch, ctas=max(resident // model.kv_heads, 1))
+    kernels.append(0)
+    reference = batch.attention(0)
+    error = (kernels.attend(0).double() - reference).norm(dim=-1) / reference.norm(dim=-1)
+
+    kv_bytes = 2 * sum(contexts) * model.kv_heads * model.head_dim * model.element_bytes
+    pools = [batch.pools[0]] + [batch.pools[0].clone() for _ in range(ROTATED_BYTES // kv_bytes)]
+    tasks, (partial, lse), out = kernels.tasks(), kernels.partials(), batch.poisoned()
+
+    def attend() -> None:
+        for pool in pools:
+            kernels.attention(0, pool, tasks, partial, lse)
+
+    def merge() -> None:
+        for _ in pools:
+            kernels.merge(0, tasks, partial, lse, out)
+
+    return {
+        "kv_bytes": kv_bytes,
+        "tasks": int(tasks[0]),
+        "worst_relative_error": error.max().item(),
+        "attention_s": graph_seconds(attend) / len(pools),
+        "merge_s": graph_seconds(merge) / len(pools),
+        "tasks_s": graph_seconds(lambda: [kernels.list_tasks(tasks) for _ in range(8)]) / 8,
+    }
+
+
+def machine() -> dict[str, str]:
+    """What the figures were read on."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "multiprocessors": str(torch.cuda.get_device_properties().multi_processor_count),
+        "driver": subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0],
+        "nvcc": find_compiler("nvcc").version,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def main() -> None:
+    """Compile, measure, print a table and write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/gpu_first_light.json"))
+    parser.add_argument("--store", type=Path, default=Path("build/store"), help="folder of compiled kernels")
+    parser.add_argument("--split-tokens", type=int, nargs="+", default=[512])
+    arguments = parser.parse_args()
+    bandwidth = copy_bandwidth()
+    results = []
+    for split_tokens in arguments.split_tokens:
+        layout = plan("layer", **LLAMA_8B, context=131072, max_batch=128, step_tokens=2048, split_tokens=split_tokens)
+        cubin = Cubin(compile_engine(layout, Store(arguments.store)))
+        for trace, contexts in TRACES.items():
+            figures = measure(cubin, contexts, split_tokens)
+            floor = figures["kv_bytes"] / bandwidth
+            results.append({"trace": trace, "split_tokens": split_tokens, **figures, "floor_s": floor})
+            print(
+                f"{trace:32} split {split_tokens:4}  error {figures['worst_relative_error']:.1e}  "
+                f"attention {figures['attention_s'] * 1e6:7.1f} us  merge {figures['merge_s'] * 1e6:5.1f} us  "
+                f"floor {floor * 1e6:6.1f} us  {figures['kv_bytes'] / figures['attention_s'] / 1e9:5.0f} GB/s"
+            )
+    report = {"machine": machine(), "copy_bytes_per_s": bandwidth, "layer": LLAMA_8B, "results": results}
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
