@@ -14,12 +14,13 @@ from dualpace.spec.models import Spec
 MAX_BATCH = {"cuda": 256, "cpu": 32}
 PREFILL_CHUNK = {"cuda": 2048, "cpu": 512}
 CPU_KV_BUDGET = 2**30
+# What is left on a GPU is rounded down, so that compiled page counts outlive small changes of a buffer.
+KV_STEP = 2**26
 QUEUED_TOKENS = 2**20
 # `max_batch: auto` is halved until a full batch has at least this much KV a row.
 MIN_ROW_TOKENS = 256
 # Matrix products take about the same time up to 64 rows, so few decode programs are enough.
 DECODE_BUCKETS = (1, 8, 32, 64, 128, 256, 512, 1024)
-
 # Attention tasks of a step on a GPU beyond one a token, for splitting long rows.
 SPARE_TASKS = 1024
 
@@ -113,7 +114,7 @@ class _Sizing:
         if asked != "auto":
             return asked
         if self.target.kind == "cuda":
-            return self.available
+            return self.available // KV_STEP * KV_STEP or self.available
         one_row = 0 if self.spec.model.max_context == "auto" else self.layout.row_bytes(self.ceiling)
         return min(self.available, max(CPU_KV_BUDGET, one_row))
 

@@ -44,7 +44,7 @@ DP_TABLE constexpr int kWindow[kGroups] = {0};  // model.shape.sliding_window
 
 // Paging. A block is one page in one layer: K then V, each [kv head][token][head_dim].
 constexpr int kPageSize = 16;  // attention.page_size
-DP_TABLE constexpr int kPages[kGroups] = {56146};  // target.kv_budget
+DP_TABLE constexpr int kPages[kGroups] = {56128};  // target.kv_budget
 constexpr int kPagesPerRow = 8192;  // model.max_context
 constexpr int kSplitTokens = 256;
 
@@ -57,7 +57,7 @@ constexpr int kMaxQueuedRequests = 1024;  // scheduler.max_queued_requests
 constexpr int64_t kMaxQueuedTokens = 1048576;  // scheduler.max_queued_tokens
 constexpr int kMaxContext = 131072;  // model.max_context
 constexpr int kHistoryPage = 256;
-constexpr int kHistoryPages = 8886;
+constexpr int kHistoryPages = 8884;
 
 // Rings
 constexpr int kRings = 1;  // nic.rings
