@@ -85,21 +85,28 @@ def from_validation(errors: Sequence[Any]) -> ApiError:
     if kind == "json_invalid":
         return invalid(f"The request body is not valid JSON: {first['ctx']['error']} at character {location[0]}.")
     if not location:
-        return invalid("The request body must be a JSON object.")
+        return invalid("The request body must be a JSON object whose field names are valid text.")
     if kind == "missing":
         return invalid(f"Missing required parameter: '{_path(location)}'.", _path(location))
     if kind == "extra_forbidden":
         return invalid(f"Unrecognized request argument supplied: '{_path(location)}'.", _path(location))
     # Where a field takes one of several types, the location goes on with the name of the type that was tried.
     known = list(itertools.takewhile(lambda part: isinstance(part, int) or part in FIELDS, location))
+    for end, part in enumerate(known, 1):
+        if unsupported := _unsupported(part):
+            path = _path(known[:end])
+            return invalid(f"'{path}' is not supported: this server has no {unsupported}. Leave it out.", path)
     path = _path(known)
-    field = FIELDS[next(part for part in reversed(known) if isinstance(part, str))]
-    unsupported = field.json_schema_extra.get(UNSUPPORTED) if isinstance(field.json_schema_extra, dict) else None
-    if unsupported:
-        return invalid(f"'{path}' is not supported: this server has no {unsupported}. Leave it out.", path)
     if len(known) < len(location) and kind != "surrogate":
+        field = FIELDS[next(part for part in reversed(known) if isinstance(part, str))]
         return invalid(f"'{path}' is not valid. It takes: {field.description}", path)
     return invalid(f"'{path}' is not valid: {first['msg'][0].lower()}{first['msg'][1:]}.", path)
+
+
+def _unsupported(part: str | int) -> str | None:
+    """What a field of that name would ask for, if it is known and not served."""
+    extra = FIELDS[part].json_schema_extra if isinstance(part, str) else None
+    return str(extra[UNSUPPORTED]) if isinstance(extra, dict) else None
 
 
 def _path(location: Sequence[str | int]) -> str:

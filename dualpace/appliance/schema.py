@@ -112,7 +112,7 @@ class CompletionRequest(SamplingFields):
     ) = Field(description="A text, a list of texts, a list of token ids, or a list of lists of token ids.")
     echo: bool | None = Field(None, description="Put the prompt before the text.")
 
-    logprobs: Literal[False] | None = refused("log probabilities, neither of the prompt nor of the completion")
+    logprobs: None = refused("log probabilities, neither of the prompt nor of the completion")
     best_of: Annotated[int, Field(ge=1, le=1)] | None = refused("choice of the best among hidden completions")
     suffix: Literal[""] | None = refused("insertion before a suffix")
 
@@ -133,6 +133,7 @@ class Message(Body):
     content: Text | list[TextPart] = Field(description="A text, or a list of text parts, which are joined.")
     name: Text | None = Field(None, description="The speaker's name, for templates that use it.")
 
+    annotations: None = refused("annotations")
     audio: None = refused("audio")
     function_call: None = refused("function calls")
     refusal: None = refused("refusals")

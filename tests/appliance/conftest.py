@@ -1,0 +1,90 @@
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import openai
+import pytest
+import uvicorn
+
+from dualpace.appliance.app import create_app
+from dualpace.appliance.deployment import Deployment, load
+from dualpace.appliance.dispatch import Dispatcher
+from dualpace.appliance.server import listen
+
+from .bundles import write_bundle
+from .fake_ring import FakeRing
+
+ServeToy = Callable[..., "Frontend"]
+
+
+@dataclass
+class Frontend:
+    """A frontend that listens, the ring behind it, and clients of both kinds."""
+
+    deployment: Deployment
+    dispatcher: Dispatcher
+    ring: FakeRing
+    address: tuple[str, int]
+    http: httpx.Client
+    openai: openai.OpenAI
+
+    def encode(self, text: str) -> list[int]:
+        return self.deployment.tokenizer.encode(text)
+
+
+@contextmanager
+def _serve(bundle: Path, ring: FakeRing, send_buffer: int = 0) -> Iterator[Frontend]:
+    deployment = load(bundle)
+    dispatcher = Dispatcher(ring, deployment.plan.schedule)
+    listener = listen("127.0.0.1", 0)
+    if send_buffer:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+    config = uvicorn.Config(create_app(deployment, dispatcher), log_level="warning", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        wait_for(lambda: server.started)
+        url = "http://{}:{}".format(*listener.getsockname())
+        key = deployment.api_keys[0].decode() if deployment.api_keys else "none"
+        with (
+            httpx.Client(base_url=url, timeout=10) as http,
+            openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=10) as client,
+        ):
+            yield Frontend(deployment, dispatcher, ring, listener.getsockname(), http, client)
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 5) -> None:
+    """Wait until `condition` holds, and fail if it does not come about."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not come about in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[ServeToy]:
+    """Starts a frontend over its own bundle: `serve(ring, **bundle_options)`."""
+    with ExitStack() as stack:
+
+        def start(ring: FakeRing | None = None, send_buffer: int = 0, **options: Any) -> Frontend:
+            bundle = write_bundle(tmp_path / "bundle", **options)
+            return stack.enter_context(_serve(bundle, ring or FakeRing(), send_buffer))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
+    """One frontend for tests that leave nothing behind."""
+    with _serve(write_bundle(tmp_path_factory.mktemp("toy") / "bundle"), FakeRing()) as frontend:
+        yield frontend

@@ -1,0 +1,97 @@
+"""Models, keys and the API's own description."""
+
+from pathlib import Path
+
+import jsonschema
+import openai
+import pytest
+
+from dualpace.appliance.deployment import load
+from dualpace.plan.manifest import BundleError
+
+from .bundles import CONTEXT, write_bundle
+from .conftest import Frontend, ServeToy
+
+
+def test_the_model_is_listed_with_its_context(toy: Frontend):
+    (model,) = toy.openai.models.list().data
+    assert (model.id, model.object, model.max_model_len) == ("toy", "model", CONTEXT)
+    assert toy.openai.models.retrieve("toy") == model
+
+
+def test_a_name_of_its_own_may_hold_a_slash(serve: ServeToy):
+    toy = serve(model_name="org/name")
+    assert toy.openai.models.retrieve("org/name").id == "org/name"
+
+
+def test_keys_guard_everything_but_health(serve: ServeToy, tmp_path: Path):
+    keys = tmp_path / "keys"
+    keys.write_text("first\n\n  second \n")
+    toy = serve(api_key_file=str(keys))
+    assert toy.openai.models.list().data
+    assert toy.openai.with_options(api_key="second").models.list().data
+    assert toy.http.get("/health").status_code == 200
+    for headers in ({}, {"Authorization": "Bearer firs"}, {"Authorization": "Basic first"}, {"Authorization": "first"}):
+        response = toy.http.post("/v1/completions", content=b"not read", headers=headers)
+        assert response.status_code == 401
+        assert response.json()["error"]["code"] == "invalid_api_key"
+        assert response.headers["www-authenticate"] == "Bearer"
+    with pytest.raises(openai.AuthenticationError):
+        toy.openai.with_options(api_key="third").models.list()
+    assert toy.http.get("/openapi.json").status_code == 401
+
+
+@pytest.mark.parametrize("text", [None, "\n \n"])
+def test_a_key_file_without_keys_does_not_open_the_server(tmp_path: Path, text: str | None):
+    keys = tmp_path / "keys"
+    if text is not None:
+        keys.write_text(text)
+    bundle = write_bundle(tmp_path / "bundle", api_key_file=str(keys))
+    with pytest.raises(BundleError, match=r"serving\.api_key_file"):
+        load(bundle)
+
+
+def test_a_bundle_without_generation_defaults_names_the_file(tmp_path: Path):
+    bundle = write_bundle(tmp_path / "bundle")
+    (bundle / "model/generation.json").unlink()
+    with pytest.raises(BundleError, match=r"generation\.json.*build the spec again"):
+        load(bundle)
+
+
+def _operations(description: dict) -> dict[str, dict]:
+    return {path: operation for path, item in description["paths"].items() for operation in item.values()}
+
+
+def test_the_description_names_every_route_and_no_answer_that_is_never_given(toy: Frontend):
+    operations = _operations(toy.http.get("/openapi.json").json())
+    assert set(operations) == {
+        "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/health",
+    }  # fmt: skip
+    assert all("422" not in operation["responses"] for operation in operations.values())
+    assert "text/event-stream" in operations["/v1/completions"]["responses"]["200"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"model": "toy", "prompt": ["x", "y"], "n": 2, "echo": True}),
+        ("/v1/completions", {"model": "toy", "prompt": ""}),
+        ("/v1/chat/completions", {"model": "toy", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
+    ],
+)
+def test_answers_are_what_the_description_says(toy: Frontend, path: str, body: dict):
+    description = toy.http.get("/openapi.json").json()
+    response = toy.http.post(path, json=body)
+    responses = _operations(description)[path]["responses"]
+    schema = responses.get(str(response.status_code), responses["4XX"])["content"]["application/json"]["schema"]
+    jsonschema.validate(response.json(), schema | {"components": description["components"]})
+
+
+def test_the_description_refuses_what_the_server_refuses(toy: Frontend):
+    description = toy.http.get("/openapi.json").json()
+    schema = {"$ref": "#/components/schemas/CompletionRequest", "components": description["components"]}
+    validator = jsonschema.Draft202012Validator(schema)
+    good = {"model": "toy", "prompt": "x"}
+    assert validator.is_valid(good)
+    for bad in ({"best_of": 2}, {"logit_bias": {"1": 1}}, {"temperature": 3}, {"presence_penalty": 1}, {"other": 1}):
+        assert not validator.is_valid(good | bad)

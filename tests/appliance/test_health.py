@@ -1,0 +1,82 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+
+from dualpace.appliance import dispatch
+from dualpace.appliance.health import Heartbeat
+
+from .conftest import Frontend, ServeToy, wait_for
+from .fake_ring import FakeRing
+
+
+def test_a_living_engine_is_healthy(toy: Frontend):
+    response = toy.http.get("/health")
+    assert (response.status_code, response.json()["status"]) == (200, "ok")
+
+
+def test_a_stall_shows_within_two_seconds_and_passes_with_it(serve: ServeToy):
+    toy = serve()
+    assert toy.http.get("/health").status_code == 200
+    toy.ring.stalled = True
+    stalled = time.monotonic()
+    wait_for(lambda: toy.http.get("/health").status_code == 503)
+    assert time.monotonic() - stalled < 2
+    assert "heartbeat stopped" in toy.http.get("/health").json()["reason"]
+    with pytest.raises(openai.InternalServerError, match="heartbeat stopped"):
+        toy.openai.completions.create(model="toy", prompt="x")
+    toy.ring.stalled = False
+    assert toy.http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"), [({"ready": False}, "loading the model"), ({"alive": False}, "engine has stopped")]
+)
+def test_an_engine_that_cannot_serve_says_why(serve: ServeToy, state: dict[str, bool], reason: str):
+    toy = serve(FakeRing(**state))
+    response = toy.http.get("/health")
+    assert response.status_code == 503
+    assert reason in response.json()["reason"]
+    refused = toy.http.post("/v1/completions", json={"model": "toy", "prompt": "x"})
+    assert refused.status_code == 503
+    assert reason in refused.json()["error"]["message"]
+    assert "retry-after" in refused.headers
+
+
+def test_requests_under_way_are_given_up_after_a_long_stall(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dispatch, "GIVE_UP_S", 1.6)
+    toy = serve(FakeRing(held=True))
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(toy.http.post, "/v1/completions", json={"model": "toy", "prompt": "x"})
+        wait_for(lambda: toy.ring.running)
+        toy.ring.stalled = True
+        assert waiting.result(5).status_code == 503
+    wait_for(lambda: toy.ring.aborted)
+
+
+def test_health_answers_beside_a_thousand_requests(serve: ServeToy):
+    toy = serve(FakeRing(held=True))
+    with ThreadPoolExecutor(64) as pool:
+        body = {"model": "toy", "prompt": "hello " * 20, "max_tokens": 50}
+        load = [pool.submit(toy.http.post, "/v1/completions", json=body) for _ in range(400)]
+        started = time.monotonic()
+        assert toy.http.get("/health").status_code == 200
+        assert time.monotonic() - started < 1
+        toy.ring.hold(False)
+        statuses = {future.result().status_code for future in load}
+    assert statuses <= {200, 429}
+    assert 200 in statuses
+
+
+def test_the_heartbeat_counts_from_when_it_last_moved():
+    ring, now = FakeRing(), [100.0]
+    heartbeat = Heartbeat(ring.status, lambda: now[0])
+    assert heartbeat.unavailable() is None
+    ring.stalled = True
+    now[0] += 1.4
+    assert heartbeat.unavailable() is None
+    now[0] += 0.2
+    assert heartbeat.unavailable() == "the engine's heartbeat stopped 1.6 s ago"
+    ring.stalled = False
+    assert heartbeat.unavailable() is None
