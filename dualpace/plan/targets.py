@@ -33,7 +33,7 @@ GPUS: dict[str, Hardware] = {
         Hardware("l40s", "cuda", "89", 44 * GIB, 864e9, 362e12, "data sheet: NVIDIA L40S 48 GB"),
         Hardware("rtx4090", "cuda", "89", 23 * GIB, 1.008e12, 165e12, "white paper: NVIDIA Ada, RTX 4090 24 GB"),
         # 28 SMs x 4 tensor cores x 64 multiply-adds a cycle at 1.777 GHz.
-        Hardware("rtx3060", "cuda", "86", 11 * GIB, 360e9, 25.5e12, "derived from the data sheet: NVIDIA RTX 3060 12 GB"),
+        Hardware("rtx3060", "cuda", "86", 11 * GIB, 360e9, 25.5e12, "from the data sheet: NVIDIA RTX 3060 12 GB"),
     )
 }
 # fmt: on
