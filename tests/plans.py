@@ -9,6 +9,8 @@ from dualpace.plan.plan import Plan
 from dualpace.plan.resolve import resolve
 from dualpace.spec.models import Spec
 
+# Relative paths start here, so that a plan is the same whether the quickstart's model is there or not.
+NOWHERE = Path("/nowhere/specs")
 SPECS = Path(__file__).parents[1] / "specs"
 
 
@@ -20,4 +22,4 @@ def example(name: str, **changes: dict[str, Any]) -> Plan:
     for section, values in changes.items():
         place = data["model"]["shape"] if section == "shape" else data.setdefault(section, {})
         place |= values
-    return resolve(Spec.model_validate(data), SPECS)
+    return resolve(Spec.model_validate(data), NOWHERE)

@@ -77,7 +77,8 @@ def _run(plan: Plan, folder: Path, store: Store, progress: Progress) -> None:
             for line in process.stdout:
                 message = json.loads(line)
                 if "progress" in message:
-                    progress.step(f"prepare the model: {message['progress']}, {message['done']} of {message['total']}")
+                    share = f", {message['done'] / message['total']:.0%}" if message["total"] > 1 else ""
+                    progress.step(f"prepare the model: {message['progress']}{share}")
                 else:
                     result = message
         if process.returncode or not result:

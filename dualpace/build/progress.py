@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Display
 
 
+SILENCE = 10
+
+
 class Progress(Protocol):
     """Receives what goes on. Called from any thread."""
 
@@ -52,7 +55,7 @@ class _Live:
 
 
 class _Lines:
-    """Steps that last, or lead to others for more than a second, are written; those in between are not."""
+    """Writes the step of the moment, once a second while steps change and every SILENCE seconds while one lasts."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -73,8 +76,11 @@ class _Lines:
         self._clock.join()
 
     def _tick(self) -> None:
+        silent = 0
         while not self._closed.wait(1.0):
-            if self._text != self._written:
+            silent += 1
+            if self._text != self._written or silent == SILENCE:
+                silent = 0
                 self._written = self._text
                 self._write(self._text)
 

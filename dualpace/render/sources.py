@@ -59,7 +59,8 @@ def _texts(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
 def _header(plan: Plan, template: str) -> str:
     model = plan.model
     return (
-        f'// {template} for the deployment "{plan.name}": {model.family} in {model.dtype}, GQA ratio {model.gqa_ratio},\n'
+        f'// {template} for the deployment "{plan.name}": {model.family} in {model.dtype}, '
+        f"GQA ratio {model.gqa_ratio},\n"
         f"// head_dim {model.head_dim}, pages of {plan.attention.page_size} tokens, on {plan.target.name}.\n"
     )
 
