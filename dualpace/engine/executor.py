@@ -1,0 +1,178 @@
+"""Runs a plan's step program on the CPU: each operation is bound once to its buffers, its weights and a kernel.
+
+Activations are fp32. A product of few rows streams the weights through our kernel, at memory bandwidth; one of many rows
+is torch's, which comes near the arithmetic peak and reaches half of the bandwidth at one row.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from dualpace.engine.kernels import Kernels
+from dualpace.model.weights import DTYPES
+from dualpace.plan.plan import Plan
+from dualpace.plan.program import Op, buffers, step_program
+from dualpace.plan.rope import inverse_frequencies
+
+Call = Callable[[], Any]
+# Weights that are converted to fp32 at a time, in elements, where the machine multiplies only fp32.
+_CONVERTED = 16 << 20
+
+
+class Executor:
+    """One lane's buffers, KV pools and bound program.
+
+    `step` is the address of the lane's StepBuffers; `sample` is given the address of the logits, [samples, vocab] fp32.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Mapping[str, torch.Tensor],
+        kernels: Kernels,
+        step: int,
+        sample: Callable[[int], object] = lambda logits: None,
+    ) -> None:
+        """Allocate what `plan` says and bind its step program; `weights` must have every name of it."""
+        model = plan.model
+        tokens = max(program.tokens for program in plan.schedule.programs)
+        self._plan = plan
+        self._weights = weights
+        self._kernels = kernels
+        self._step = step
+        self._sample_logits = sample
+        self._leading = {name: leading for name, (leading, _) in buffers(model).items()}
+        rows = {"T": tokens, "R": plan.schedule.max_batch}
+        self.buffers = {name: torch.empty(rows[lead], size) for name, (lead, size) in buffers(model).items()}
+        self.pools = [self._pool(layer) for layer in range(model.layers)]
+        self._workspace = torch.empty(kernels.workspace_bytes, dtype=torch.uint8)
+        self._frequencies = [torch.tensor(inverse_frequencies(g.rope, model.head_dim)) for g in model.groups]
+        self._angles = [torch.empty(tokens, model.head_dim) for _ in model.groups]
+        self._multiplies = {torch.float32} | ({torch.bfloat16} if kernels.isa == "v4_bf16" else set())
+        self._tokens = self._samples = 0
+        self._calls = [*self._prepare(), *(self._bind(op) for op in step_program(model))]
+
+    def run(self, tokens: int, samples: int) -> None:
+        """Execute the step that the StepBuffers describe: `tokens` tokens in all, logits of `samples` of them."""
+        self._tokens, self._samples = tokens, samples
+        for call in self._calls:
+            call()
+
+    def _pool(self, layer: int) -> torch.Tensor:
+        """KV of one layer: [page, K or V, KV head, token, element]."""
+        model = self._plan.model
+        pages = self._plan.pages[model.group_of(layer)].pages
+        shape = (pages, 2, model.kv_heads, self._plan.attention.page_size, model.head_dim)
+        return torch.empty(shape, dtype=DTYPES[model.dtype])
+
+    def _prepare(self) -> list[Call]:
+        """What a step computes once for all layers of a group."""
+        return [
+            partial(
+                self._kernels.dp_rope_angles,
+                self._step,
+                frequencies.data_ptr(),
+                group.rope.attention_factor,
+                angles.data_ptr(),
+            )
+            for group, frequencies, angles in zip(self._plan.model.groups, self._frequencies, self._angles, strict=True)
+        ]
+
+    def _bind(self, op: Op) -> Call:
+        bind: dict[str, Callable[[Op], Call]] = {
+            "embed": self._embed,
+            "norm": self._norm,
+            "add_norm": self._add_norm,
+            "linear": self._linear,
+            "rope_append": self._rope_append,
+            "attention": self._attention,
+            "gate": self._gate,
+            "gather": self._gather,
+            "sample": self._sample,
+        }
+        return bind[op.kind](op)
+
+    def _address(self, name: str) -> int:
+        return self.buffers[name].data_ptr()
+
+    def _weight_addresses(self, op: Op, count: int) -> list[int | None]:
+        """Addresses of the operation's weights, filled up with null to `count`."""
+        addresses = [self._weights[name].data_ptr() for name in op.weights]
+        return [*addresses, *[None] * (count - len(addresses))]
+
+    def _embed(self, op: Op) -> Call:
+        return partial(self._kernels.dp_embed, *self._weight_addresses(op, 1), self._step, self._address(op.outputs[0]))
+
+    def _norm(self, op: Op) -> Call:
+        norm, *operands = self._kernels.dp_norm, *self._weight_addresses(op, 1)
+        x, y = self._address(op.inputs[0]), self._address(op.outputs[0])
+        return lambda: norm(*operands, x, y, self._tokens)
+
+    def _add_norm(self, op: Op) -> Call:
+        add_norm, *operands = self._kernels.dp_add_norm, *self._weight_addresses(op, 1)
+        residual, y, x = map(self._address, (*op.inputs, op.outputs[1]))
+        return lambda: add_norm(*operands, residual, y, x, self._tokens)
+
+    def _linear(self, op: Op) -> Call:
+        weight = self._weights[op.weights[0]]
+        bias = self._weights[op.weights[1]] if len(op.weights) > 1 else None
+        x, y = self.buffers[op.inputs[0]], self.buffers[op.outputs[0]]
+        linear, limit = self._kernels.dp_linear, self._kernels.streamed_rows
+        operands = (*self._weight_addresses(op, 2), x.data_ptr(), y.data_ptr(), self._workspace.data_ptr())
+        size, out = x.shape[1], y.shape[1]
+        per_sample = self._leading[op.inputs[0]] == "R"
+
+        def call() -> None:
+            rows = self._samples if per_sample else self._tokens
+            if rows <= limit:
+                linear(*operands, size, out, rows)
+            else:
+                self._multiply(x[:rows], weight, bias, y[:rows])
+
+        return call
+
+    def _multiply(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor) -> None:
+        if weight.dtype in self._multiplies:
+            y.copy_(torch.nn.functional.linear(x.to(weight.dtype), weight, bias))
+            return
+        outs = max(_CONVERTED // weight.shape[1], 1)
+        for begin in range(0, weight.shape[0], outs):
+            y[:, begin : begin + outs] = x @ weight[begin : begin + outs].float().t()
+        if bias is not None:
+            y += bias
+
+    def _rope_append(self, op: Op) -> Call:
+        group = self._plan.model.group_of(op.layer)
+        return partial(
+            self._kernels.dp_rope_append,
+            self._step,
+            group,
+            self._angles[group].data_ptr(),
+            *self._weight_addresses(op, 2),
+            self._address(op.inputs[0]),
+            self.pools[op.layer].data_ptr(),
+        )
+
+    def _attention(self, op: Op) -> Call:
+        return partial(
+            self._kernels.dp_attention,
+            self._step,
+            self._plan.model.group_of(op.layer),
+            self._address(op.inputs[0]),
+            self.pools[op.layer].data_ptr(),
+            self._workspace.data_ptr(),
+            self._address(op.outputs[0]),
+        )
+
+    def _gate(self, op: Op) -> Call:
+        gate = self._kernels.dp_gate
+        gate_up, act = self._address(op.inputs[0]), self._address(op.outputs[0])
+        return lambda: gate(gate_up, act, self._tokens)
+
+    def _gather(self, op: Op) -> Call:
+        return partial(self._kernels.dp_gather, self._address(op.inputs[0]), self._step, self._address(op.outputs[0]))
+
+    def _sample(self, op: Op) -> Call:
+        return partial(self._sample_logits, self._address(op.inputs[0]))

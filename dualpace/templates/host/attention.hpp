@@ -1,0 +1,280 @@
+// Attention over paged KV, for decode rows and for chunks of prompts: causal, and within the group's window.
+//
+// A work item is a task and one KV head: the query heads that share it read each key and value once. A decode row is
+// cut into splits of cfg::kSplitTokens keys, whose bounds depend on nothing but its context, so that its result does
+// not depend on the batch; a chunk is cut into tiles of queries that share each block of keys, converted to fp32 once.
+#pragma once
+#include "common/layout.hpp"
+#include "host/block.hpp"
+#include "host/simd.hpp"
+#include "host/workspace.hpp"
+
+namespace dp::DP_ISA {
+
+constexpr int kRatio = cfg::kGqaRatio;
+// Query rows are (token, query head of the KV head). A tile's rows, and keys of one softmax update: L2 holds them all.
+constexpr int kTileTokens = kRatio < 32 ? 32 / kRatio : 1;
+constexpr int kTileRows = kTileTokens * kRatio;
+constexpr int kKeys = cfg::kHeadDim > 128 ? 32 : 64;
+// What the registers hold: rows by keys of scores, rows by vectors of output.
+constexpr int kQuadRows = 4;
+constexpr int kQuadKeys = kLanes / kQuadRows;
+constexpr int kQuadVecs = kLanes / kQuadRows;
+constexpr float kMasked = -__builtin_inff();
+// Below every score, and finite: a row that has seen no key yet must not compute infinity minus infinity.
+constexpr float kNoPeak = -1e30F;
+
+struct alignas(64) Tile {
+  float query[kTileRows][cfg::kHeadDim];
+  float out[kTileRows][cfg::kHeadDim];
+  float score[kTileRows][kKeys];
+  float peak[kTileRows];
+  float mass[kTileRows];
+  float rescale[kTileRows];
+};
+
+// The keys and values of one softmax update; the last key is repeated up to a multiple of kQuadKeys.
+template <class T>
+struct Keys {
+  const T* key[kKeys];
+  const T* value[kKeys];
+  int count;
+};
+
+// f(constant, r) for quads of rows from r, then for what is left.
+template <class F>
+inline void each_quad(int rows, F f) {
+  int r = 0;
+  for (; r + kQuadRows <= rows; r += kQuadRows) f(std::integral_constant<int, kQuadRows>(), r);
+  if (rows - r == 3) f(std::integral_constant<int, 3>(), r);
+  if (rows - r == 2) f(std::integral_constant<int, 2>(), r);
+  if (rows - r == 1) f(std::integral_constant<int, 1>(), r);
+}
+
+template <int kRows, class T>
+inline void score_quad(Tile& tile, int r, const T* const* key, int j) {
+  Vec acc[kRows * kQuadKeys];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows * kQuadKeys; ++i) acc[i] = Vec{};
+  for (int d = 0; d < cfg::kHeadDim; d += kLanes) {
+    Vec keys[kQuadKeys];
+#pragma GCC unroll 4
+    for (int n = 0; n < kQuadKeys; ++n) keys[n] = load(key[n] + d);
+#pragma GCC unroll 4
+    for (int m = 0; m < kRows; ++m) {
+      const Vec query = load(&tile.query[r + m][d]);
+#pragma GCC unroll 4
+      for (int n = 0; n < kQuadKeys; ++n) acc[m * kQuadKeys + n] += query * keys[n];
+    }
+  }
+  float total[kLanes];
+  store(total, sums<kRows * kQuadKeys>(acc));
+  for (int m = 0; m < kRows; ++m) {
+    __builtin_memcpy(&tile.score[r + m][j], total + m * kQuadKeys, kQuadKeys * sizeof(float));
+  }
+}
+
+template <int kRows, int kVecs, class T>
+inline void value_quad(Tile& tile, int r, const Keys<T>& keys, int d) {
+  Vec acc[kRows * kVecs];
+#pragma GCC unroll 4
+  for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 4
+    for (int n = 0; n < kVecs; ++n) acc[m * kVecs + n] = load(&tile.out[r + m][d + n * kLanes]) * tile.rescale[r + m];
+  }
+  for (int j = 0; j < keys.count; ++j) {
+    Vec values[kVecs];
+#pragma GCC unroll 4
+    for (int n = 0; n < kVecs; ++n) values[n] = load(keys.value[j] + d + n * kLanes);
+#pragma GCC unroll 4
+    for (int m = 0; m < kRows; ++m) {
+      const float weight = tile.score[r + m][j];
+#pragma GCC unroll 4
+      for (int n = 0; n < kVecs; ++n) acc[m * kVecs + n] += values[n] * weight;
+    }
+  }
+#pragma GCC unroll 4
+  for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 4
+    for (int n = 0; n < kVecs; ++n) store(&tile.out[r + m][d + n * kLanes], acc[m * kVecs + n]);
+  }
+}
+
+// Scores of row r to weights, of keys [low, high) only.
+inline void soften(Tile& tile, int r, int low, int high, int count) {
+  float* score = tile.score[r];
+  const int padded = (count + kLanes - 1) / kLanes * kLanes;
+  for (int j = 0; j < low && j < padded; ++j) score[j] = kMasked;
+  for (int j = high > 0 ? high : 0; j < padded; ++j) score[j] = kMasked;
+  Vec highest = broadcast(tile.peak[r]);
+  for (int j = 0; j < padded; j += kLanes) highest = max(highest, load(score + j));
+  const float peak = max_lane(highest);
+  Vec mass{};
+  for (int j = 0; j < padded; j += kLanes) {
+    const Vec weight = exp(load(score + j) - peak);
+    mass += weight;
+    store(score + j, weight);
+  }
+  tile.rescale[r] = exp(broadcast(tile.peak[r] - peak))[0];
+  tile.mass[r] = tile.mass[r] * tile.rescale[r] + sum(mass);
+  tile.peak[r] = peak;
+}
+
+// One softmax update: keys at positions from `base`, rows of queries at positions from `position`.
+template <class T>
+inline void update(Tile& tile, int rows, const Keys<T>& keys, int base, int position, int window) {
+  each_quad(rows, [&](auto size, int r) {
+    for (int j = 0; j < keys.count; j += kQuadKeys) score_quad<size>(tile, r, keys.key + j, j);
+  });
+  for (int r = 0; r < rows; ++r) {
+    const int past = position + r / kRatio + 1 - base;
+    soften(tile, r, window > 0 ? past - window : 0, past < keys.count ? past : keys.count, keys.count);
+  }
+  each_quad(rows, [&](auto size, int r) {
+    int d = 0;
+    for (; d + kQuadVecs * kLanes <= cfg::kHeadDim; d += kQuadVecs * kLanes)
+      value_quad<size, kQuadVecs>(tile, r, keys, d);
+    for (; d < cfg::kHeadDim; d += kLanes) value_quad<size, 1>(tile, r, keys, d);
+  });
+}
+
+// Addresses of `count` keys and values from position `base`.
+inline void locate(Keys<Element>& keys, const Element* pool, const int32_t* table, int kv_head, int base, int count) {
+  for (int j = 0; j < count; ++j) {
+    const int position = base + j;
+    const Element* block = pool + table[position / cfg::kPageSize] * kBlockElements;
+    keys.key[j] = block + head_offset(kv_head, position % cfg::kPageSize);
+    keys.value[j] = keys.key[j] + kValueOffset;
+  }
+  for (int j = count; j % kQuadKeys != 0; ++j) keys.key[j] = keys.key[count - 1];
+  keys.count = count;
+}
+
+struct Converted {
+  alignas(64) float key[kKeys][cfg::kHeadDim];
+  alignas(64) float value[kKeys][cfg::kHeadDim];
+};
+
+inline void convert(Converted& to, Keys<float>& keys, const Keys<Element>& from) {
+  for (int j = 0; j < (from.count + kQuadKeys - 1) / kQuadKeys * kQuadKeys; ++j) {
+    for (int d = 0; d < cfg::kHeadDim; d += kLanes) store(&to.key[j][d], load(from.key[j] + d));
+    keys.key[j] = to.key[j];
+  }
+  for (int j = 0; j < from.count; ++j) {
+    for (int d = 0; d < cfg::kHeadDim; d += kLanes) store(&to.value[j][d], load(from.value[j] + d));
+    keys.value[j] = to.value[j];
+  }
+  keys.count = from.count;
+}
+
+inline void run(const Task& task, int kv_head, const int32_t* table, int window, const float* qkv, const Element* pool,
+                Partials& partials, float* out) {
+  Tile tile;
+  const int rows = task.tokens * kRatio;
+  for (int r = 0; r < rows; ++r) {
+    const int64_t token = task.first_token + r / kRatio;
+    const float* query = qkv + token * kQkvSize + (kv_head * kRatio + r % kRatio) * cfg::kHeadDim;
+    for (int d = 0; d < cfg::kHeadDim; d += kLanes) {
+      store(&tile.query[r][d], load(query + d) * cfg::kAttentionScale);
+      store(&tile.out[r][d], Vec{});
+    }
+    tile.peak[r] = kNoPeak;
+    tile.mass[r] = 0.0F;
+  }
+  for (int base = task.begin; base < task.end; base += kKeys) {
+    Keys<Element> keys;
+    locate(keys, pool, table, kv_head, base, task.end - base < kKeys ? task.end - base : kKeys);
+    if (task.tokens == 1) {
+      update(tile, rows, keys, base, task.position, window);
+    } else {
+      Converted converted;
+      Keys<float> floats;
+      convert(converted, floats, keys);
+      update(tile, rows, floats, base, task.position, window);
+    }
+  }
+  for (int r = 0; r < rows; ++r) {
+    const int64_t token = task.first_token + r / kRatio;
+    const int head = kv_head * kRatio + r % kRatio;
+    float* to = out + (token * cfg::kHeads + head) * cfg::kHeadDim;
+    if (task.splits > 1) {
+      to = partials.out[task.row][task.split][head];
+      partials.lse[task.row][task.split][head] = tile.peak[r] + __builtin_logf(tile.mass[r]);
+    }
+    for (int d = 0; d < cfg::kHeadDim; d += kLanes) store(to + d, load(&tile.out[r][d]) / tile.mass[r]);
+  }
+}
+
+inline void merge(const float (*out)[cfg::kHeads][cfg::kHeadDim], const float (*lse)[cfg::kHeads], int splits, int head,
+                  float* to) {
+  float peak = lse[0][head];
+  for (int s = 1; s < splits; ++s) peak = lse[s][head] > peak ? lse[s][head] : peak;
+  Vec merged[cfg::kHeadDim / kLanes] = {};
+  float mass = 0.0F;
+  for (int s = 0; s < splits; ++s) {
+    const float weight = exp(broadcast(lse[s][head] - peak))[0];
+    mass += weight;
+    for (int d = 0; d < cfg::kHeadDim / kLanes; ++d) merged[d] += load(&out[s][head][d * kLanes]) * weight;
+  }
+  for (int d = 0; d < cfg::kHeadDim / kLanes; ++d) store(to + d * kLanes, merged[d] / mass);
+}
+
+// Lists the step's tasks for a group with `window`; returns how many.
+inline int list_tasks(const StepBuffers& step, int window, Task* tasks) {
+  int count = 0;
+  for (int row = 0; row < static_cast<int>(step.rows); ++row) {
+    const int first = step.query_begin[row];
+    const int queries = step.query_begin[row + 1] - first;
+    const int context = step.context[row];
+    const auto visible_from = [&](int position) {
+      return window > 0 && position >= window ? position - window + 1 : 0;
+    };
+    if (queries == 1) {
+      const int begin = visible_from(context - 1);
+      const int splits = (context - begin + cfg::kSplitTokens - 1) / cfg::kSplitTokens;
+      for (int s = 0; s < splits; ++s) {
+        const int from = begin + s * cfg::kSplitTokens;
+        const int to = from + cfg::kSplitTokens < context ? from + cfg::kSplitTokens : context;
+        tasks[count++] = {row, first, 1, context - 1, from, to, s, splits};
+      }
+    } else {
+      for (int q = 0; q < queries; q += kTileTokens) {
+        const int tokens = queries - q < kTileTokens ? queries - q : kTileTokens;
+        const int position = context - queries + q;
+        tasks[count++] = {row, first + q, tokens, position, visible_from(position), position + tokens, 0, 1};
+      }
+    }
+  }
+  return count;
+}
+
+inline void attention(const StepBuffers& step, int group, const float* qkv, const Element* pool, Workspace& workspace,
+                      float* out) {
+  const int window = cfg::kWindow[group];
+  const int tasks = list_tasks(step, window, workspace.tasks);
+  bool split = false;
+  for (int i = 0; i < tasks; ++i) split |= workspace.tasks[i].splits > 1;
+#pragma omp parallel
+  {
+    // Last tasks of a chunk have the most keys: they come first.
+#pragma omp for schedule(dynamic)
+    for (int i = tasks * cfg::kKvHeads - 1; i >= 0; --i) {
+      const Task& task = workspace.tasks[i / cfg::kKvHeads];
+      const int32_t* table = step.table[group][step.row_slot[task.row]];
+      run(task, i % cfg::kKvHeads, table, window, qkv, pool, workspace.partials, out);
+    }
+    if (split) {
+#pragma omp for schedule(static)
+      for (int i = 0; i < tasks * cfg::kHeads; ++i) {
+        const Task& task = workspace.tasks[i / cfg::kHeads];
+        if (task.splits > 1 && task.split == 0) {
+          const int head = i % cfg::kHeads;
+          float* to = out + (static_cast<int64_t>(task.first_token) * cfg::kHeads + head) * cfg::kHeadDim;
+          merge(workspace.partials.out[task.row], workspace.partials.lse[task.row], task.splits, head, to);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace dp::DP_ISA
