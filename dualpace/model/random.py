@@ -11,6 +11,8 @@ from dualpace.model.weights import DTYPES, Progress
 from dualpace.plan.plan import Plan
 
 _NORM_SPREAD = 0.1
+# Values drawn at a time: few enough to be scaled while they are in cache.
+_CHUNK = 2**21
 
 
 def random_weights(plan: Plan, progress: Progress | None = None) -> dict[str, torch.Tensor]:
@@ -41,8 +43,12 @@ def random_weights(plan: Plan, progress: Progress | None = None) -> dict[str, to
 def _uniform(key: str, shape: tuple[int, ...], dtype: torch.dtype, center: float, deviation: float) -> torch.Tensor:
     """Uniform values with the given mean and standard deviation, four from each 64-bit word of the generator."""
     seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=16).digest(), "little")
-    count = prod(shape)
-    words = np.random.SFC64(seed).random_raw(-(-count // 4))
+    generator = np.random.SFC64(seed)
     step = deviation * 3**0.5 / 2**15
-    values = torch.from_numpy(words.view(np.int16)[:count]).to(dtype)
-    return values.mul_(step).add_(center).view(shape)
+    values = torch.empty(shape, dtype=dtype)
+    for chunk in values.view(-1).split(_CHUNK):
+        words = generator.random_raw(-(-len(chunk) // 4))
+        chunk.copy_(torch.from_numpy(words.view(np.int16)[: len(chunk)])).mul_(step)
+        if center:
+            chunk.add_(center)
+    return values
