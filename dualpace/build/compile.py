@@ -35,7 +35,7 @@ def compile_libraries(
     for library in missing:
         progress.step(f"link {library.output}")
         objects = {unit.object: store.path(_unit_key(unit, sources)) / OUTPUT for unit in library.units}
-        store.add(_library_key(library, sources), partial(_link, library, objects))
+        store.add(_library_key(library, sources), partial(_link, library, objects, progress))
     return {library.output: store.path(_library_key(library, sources)) / OUTPUT for library in libraries}
 
 
@@ -85,7 +85,7 @@ def _compile_unit(unit: Unit, sources: Mapping[str, str], folder: Path, entry: P
         progress.note(result.stdout.rstrip())
 
 
-def _link(library: Library, objects: Mapping[str, Path], entry: Path) -> None:
+def _link(library: Library, objects: Mapping[str, Path], progress: Progress, entry: Path) -> None:
     """Link in a folder of its own, where objects have the relative names that every build gives them."""
     compiler = find_compiler(library.tool)
     with tempfile.TemporaryDirectory(prefix="dualpace-") as name:
@@ -97,6 +97,8 @@ def _link(library: Library, objects: Mapping[str, Path], entry: Path) -> None:
         result = _run([str(compiler.path), *objects, *library.flags, *compiler.link_flags, "-o", output], folder)
     if result.returncode:
         raise BuildError(f"{library.output} does not link; {compiler.tool}'s text is above", output=result.stdout)
+    if result.stdout.strip():
+        progress.note(result.stdout.rstrip())
 
 
 def _run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -18,8 +18,8 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 HOST = (
     "-std=c++20", "-O3", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra", "-Wconversion", "-I.",
 )  # fmt: skip
-# What is not a kernel runs on every machine of the target and computes the same on all: no multiply-add is fused.
-PLAIN = ("-march=x86-64-v3", "-ffp-contract=off")
+# Scheduler and sampler compute the same on every target: no product and sum are fused but where the source says so.
+ENGINE = ("-march=x86-64-v3", "-ffp-contract=off")
 KERNELS = ("-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 # Instruction sets that kernels are compiled for, least first; the engine picks one when it starts.
 ISAS: dict[str, tuple[str, ...]] = {
@@ -56,7 +56,7 @@ def libraries(plan: Plan, sources: Iterable[str]) -> tuple[Library, ...]:
     `host/ring.cpp` makes the ring library. On the CPU every other `host/*.cpp` goes into the engine, those named
     `kernels*.cpp` once for each instruction set; on CUDA every `cuda/*.cu` does.
     """
-    ring = Library(tool="g++", output=HOST_RING, units=(_plain("host/ring.cpp"),), flags=SHARED)
+    ring = Library(tool="g++", output=HOST_RING, units=(_plain("host/ring.cpp", HOST),), flags=SHARED)
     if plan.target.kind == "cuda":
         return (ring, _cuda_engine(plan.target.sm, sorted(path for path in sources if path.endswith(".cu"))))
     return (ring, _host_engine(sorted(p for p in sources if p.endswith(".cpp") and p != "host/ring.cpp")))
@@ -64,14 +64,14 @@ def libraries(plan: Plan, sources: Iterable[str]) -> tuple[Library, ...]:
 
 def _host_engine(paths: list[str]) -> Library:
     kernels = [path for path in paths if path.startswith("host/kernels")]
-    units = [_plain(path) for path in paths if path not in kernels]
+    units = [_plain(path, (*HOST, *ENGINE)) for path in paths if path not in kernels]
     # The linker keeps the first copy of an inline function: objects for lesser machines come first.
     units += [_kernel(path, isa) for isa in ISAS for path in kernels]
     return Library(tool="g++", output=HOST_ENGINE, units=tuple(units), flags=SHARED)
 
 
-def _plain(path: str) -> Unit:
-    return Unit(tool="g++", source=path, object=f"{path}.o", label=path, flags=(*HOST, *PLAIN))
+def _plain(path: str, flags: tuple[str, ...]) -> Unit:
+    return Unit(tool="g++", source=path, object=f"{path}.o", label=path, flags=flags)
 
 
 def _kernel(path: str, isa: str) -> Unit:
