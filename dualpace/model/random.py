@@ -46,7 +46,7 @@ def _uniform(key: str, shape: tuple[int, ...], dtype: torch.dtype, center: float
     generator = np.random.SFC64(seed)
     step = deviation * 3**0.5 / 2**15
     values = torch.empty(shape, dtype=dtype)
-    for chunk in values.view(-1).split(_CHUNK):
+    for chunk in torch.split(values.view(-1), _CHUNK):
         words = generator.random_raw(-(-len(chunk) // 4))
         chunk.copy_(torch.from_numpy(words.view(np.int16)[: len(chunk)])).mul_(step)
         if center:
