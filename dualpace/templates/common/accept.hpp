@@ -1,0 +1,154 @@
+// From a submit record to a queued request: its parameters are checked, its prompt is copied to the history, and its
+// span of the arena is free again. A request that finds no place stays in its ring, and holds up those behind it alone.
+#pragma once
+#include "common/leave.hpp"
+#include "common/request.hpp"
+#include "common/ring.hpp"
+#include "common/state.hpp"
+#include "common/team.hpp"
+
+namespace dp {
+
+DP_FN constexpr int history_pages(int tokens) { return (tokens + cfg::kHistoryPage - 1) / cfg::kHistoryPage; }
+
+static_assert(cfg::kHistoryPages >= kHistoryPagesEach, "one request of the longest context must fit the history");
+
+// Whether the queue takes a prompt now. Rings share its limits evenly, and a queue that is empty takes any prompt.
+// Fresh requests leave room in the history for the whole life of the first of them, so that it can always be admitted.
+DP_FN inline bool has_place(const State& s, const RingState& ring, int prompt, int claimed) {
+  const int pages = history_pages(prompt);
+  if (pages > s.history.free.count) return false;
+  if (s.history.queued > 0 && s.history.queued + pages > cfg::kHistoryPages - kHistoryPagesEach) return false;
+  if (ring.queued == 0) return true;
+  return ring.queued < most(1, cfg::kMaxQueuedRequests / claimed) &&
+         ring.queued_tokens + prompt <= cfg::kMaxQueuedTokens / claimed;
+}
+
+// Reads the span once into `incoming` and `q`'s stop ids; false if it is not what a ring library writes.
+DP_FN inline bool read_span(State& s, const Ring& memory, const SubmitRecord& record, int32_t q) {
+  constexpr uint32_t kHead = sizeof(RequestParams) / 4;
+  const uint32_t begin = record.arena_begin, words = record.arena_words;
+  if (record.type != static_cast<uint32_t>(RecordType::kSubmit)) return false;
+  if (words < kHead || words > cfg::kArenaWords || begin > cfg::kArenaWords - words) return false;
+  RequestParams& params = s.incoming.params;
+  for (uint32_t i = 0; i < kHead; ++i) reinterpret_cast<uint32_t*>(&params)[i] = memory.arena[begin + i];
+  if (check(params) != Fault::kSound || span_words(params) != words) return false;
+  if (static_cast<int>(params.prompt_tokens) >= kLongestHistory) return false;
+  for (uint32_t i = 0; i < params.stop_count; ++i) {
+    s.requests.stop[q][i] = static_cast<int32_t>(memory.arena[begin + kHead + i]);
+    if (!in_vocabulary(s.requests.stop[q][i])) return false;
+  }
+  s.incoming.prompt_begin = begin + kHead + params.stop_count;
+  return true;
+}
+
+// The leader's part: sets `incoming`, and the request slot apart from its history.
+DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t index, int claimed) {
+  RingState& ring = s.rings[r];
+  Requests& requests = s.requests;
+  Incoming& incoming = s.incoming;
+  incoming.request = kNone;
+  incoming.refused = false;
+  ring.blocked = requests.free.count == 0;
+  if (ring.blocked) return;
+  const int32_t q = requests.free.item[requests.free.count - 1];
+  const uint32_t at = index % cfg::kRequestSlots;
+  const bool cancelled = ring.cancelled[at] != 0;
+  const bool sound = read_span(s, memory, memory.submits[at], q);
+  const RequestParams& p = incoming.params;
+  const int prompt = sound ? static_cast<int>(p.prompt_tokens) : 0;
+  if (sound && !cancelled) {
+    ring.blocked = !has_place(s, ring, prompt, claimed);
+    if (ring.blocked) return;
+  }
+  --requests.free.count;
+  ring.cancelled[at] = 0;
+  incoming.request = q;
+  requests.ring[q] = static_cast<uint8_t>(r);
+  requests.epoch[q] = ring.epoch;
+  requests.index[q] = index;
+  requests.tag[q] = memory.submits[at].tag;
+  requests.row[q] = kNone;
+  requests.pace[q] = Pace::kFast;
+  requests.priority[q] = 0;
+  requests.finish[q] = Finish::kNone;
+  requests.prompt[q] = requests.length[q] = prompt;
+  requests.computed[q] = requests.cached[q] = requests.history_count[q] = 0;
+  if (cancelled || !sound) {
+    incoming.refused = true;
+    s.counters.malformed += cancelled ? 0 : 1;
+    end_request(s, q, cancelled ? Finish::kAbort : Finish::kError);
+    return;
+  }
+  requests.longest[q] = least(prompt + static_cast<int>(p.max_tokens), kLongestHistory);
+  requests.shortest[q] = prompt + static_cast<int>(p.min_tokens);
+  requests.stop_count[q] = static_cast<int32_t>(p.stop_count);
+  requests.sampling[q] = {p.seed,
+                          p.temperature,
+                          p.top_p,
+                          p.min_p,
+                          static_cast<int32_t>(p.top_k),
+                          p.repetition_penalty,
+                          p.presence_penalty,
+                          p.frequency_penalty};
+  requests.history_count[q] = history_pages(prompt);
+  for (int i = 0; i < requests.history_count[q]; ++i) {
+    requests.history[q][i] = s.history.free.item[--s.history.free.count];
+  }
+}
+
+template <class Team>
+DP_FN void copy_prompt(Team& team, State& s, const Ring& memory) {
+  const int32_t q = s.incoming.request, prompt = s.requests.prompt[q];
+  const uint32_t begin = s.incoming.prompt_begin;
+  const uint64_t faults = team.reduce(
+      prompt,
+      [&](int i) {
+        const int32_t token = static_cast<int32_t>(memory.arena[begin + static_cast<uint32_t>(i)]);
+        history_token(s, q, i) = token;
+        return uint64_t{in_vocabulary(token) ? 0u : 1u};
+      },
+      Sum());
+  if (!team.leader()) return;
+  if (faults == 0) {
+    ++s.counters.accepted;
+    s.requests.fresh[q] = true;
+    s.history.queued += s.requests.history_count[q];
+    enqueue(s, q, false);
+  } else {
+    ++s.counters.malformed;
+    for (int i = 0; i < s.requests.history_count[q]; ++i) {
+      s.history.free.item[s.history.free.count++] = s.requests.history[q][i];
+    }
+    s.requests.history_count[q] = 0;
+    end_request(s, q, Finish::kError);
+  }
+}
+
+template <class Team>
+DP_FN void accept(Team& team, State& s, RingMemory& m) {
+  int claimed = 0;
+  for (int r = 0; r < cfg::kRings; ++r) claimed += s.rings[r].epoch != 0 ? 1 : 0;
+  claimed = most(1, claimed);
+  for (int i = 0; i < cfg::kRings; ++i) {
+    const int r = (s.ring_turn + i) % cfg::kRings;
+    RingState& ring = s.rings[r];
+    uint32_t accepted = 0;
+    while (accepted < ring.submits) {
+      team.sync();
+      if (team.leader()) take_record(s, r, m.rings[r], ring.submit_read + accepted, claimed);
+      team.sync();
+      if (s.incoming.request == kNone) break;
+      if (!s.incoming.refused) copy_prompt(team, s, m.rings[r]);
+      ++accepted;
+    }
+    team.sync();
+    if (team.leader() && accepted > 0) {
+      ring.submit_read += accepted;
+      publish(m.rings[r].control.submit_read, ring.submit_read);
+    }
+  }
+  team.sync();
+}
+
+}  // namespace dp

@@ -1,0 +1,159 @@
+// Third phase of a step: which rows keep their pages, and who gets a free row.
+#pragma once
+#include "common/accept.hpp"
+#include "common/leave.hpp"
+#include "common/pages.hpp"
+#include "common/state.hpp"
+#include "common/team.hpp"
+
+namespace dp {
+
+// A row runs only if its ring surely has room for its record: the first of a ring's rows, in order of admission.
+template <class Team>
+DP_FN void pause_rows(Team& team, State& s) {
+  const int n = s.rows.running_count;
+  const int32_t* running = s.rows.running;
+  int32_t* nth = s.work.a;
+  team.each(n, [&](int i) { s.rows.paused[running[i]] = false; });
+  for (int r = 0; r < cfg::kRings; ++r) {
+    if (s.rings[r].rows <= s.rings[r].room) continue;
+    const auto of_ring = [&](int i) { return s.requests.ring[s.rows.request[running[i]]] == r; };
+    team.sync();
+    team.each(n, [&](int i) { nth[i] = of_ring(i) ? 1 : 0; });
+    team.scan(nth, n);
+    team.each(n, [&](int i) {
+      if (of_ring(i)) s.rows.paused[running[i]] = static_cast<uint32_t>(nth[i]) >= s.rings[r].room;
+    });
+  }
+  team.sync();
+}
+
+// How far the running rows' demand exceeds the free pages of a group; negative if it does not.
+template <class Team>
+DP_FN int64_t shortage(Team& team, const State& s, int group) {
+  const uint64_t sum = team.reduce(
+      s.rows.running_count, [&](int i) { return static_cast<uint64_t>(row_demand(s, group, s.rows.running[i])); },
+      Sum());
+  return static_cast<int64_t>(sum) - s.pages.free[group].count;
+}
+
+// While the running rows' demand exceeds the free pages, the row that loses least is requeued: paused ones first, then
+// the one with the least KV, the last admitted among equals. The row with the most KV that can run is never it, unless
+// it is alone, and then it fits; so something always finishes.
+template <class Team>
+DP_FN void preempt(Team& team, State& s, StepBuffers& b) {
+  Rows& rows = s.rows;
+  const int n = rows.running_count;
+  int64_t lack[cfg::kGroups];
+  bool enough = true;
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    lack[g] = shortage(team, s, g);
+    enough = enough && lack[g] <= 0;
+  }
+  if (enough) return;
+  while (!enough) {
+    const uint64_t lowest = team.reduce(
+        n,
+        [&](int i) {
+          const int32_t slot = rows.running[i];
+          if (rows.leave[slot] != Leave::kStay) return Least::kEmpty;
+          const auto computed = static_cast<uint64_t>(s.requests.computed[rows.request[slot]]);
+          return uint64_t{rows.paused[slot] ? 0u : 1u} << 63 | computed << 31 | static_cast<uint64_t>(n - 1 - i);
+        },
+        Least());
+    const int victim = n - 1 - static_cast<int>(lowest & 0x7FFFFFFF);
+    const int32_t slot = rows.running[victim];
+    enough = true;
+    for (int g = 0; g < cfg::kGroups; ++g) {
+      lack[g] -= row_demand(s, g, slot) + row_held(s, g, slot);
+      enough = enough && lack[g] <= 0;
+    }
+    if (team.leader()) rows.leave[slot] = Leave::kRequeue;
+    team.sync();
+  }
+  leave_rows(team, s, b);
+}
+
+// The leader's part of an admission: history for the whole life of the request, a row slot, and the end of the batch.
+DP_FN inline void give_row(State& s, int32_t q) {
+  Requests& requests = s.requests;
+  dequeue(s, q);
+  for (int i = requests.history_count[q]; i < history_pages(requests.longest[q]); ++i) {
+    requests.history[q][i] = s.history.free.item[--s.history.free.count];
+  }
+  requests.history_count[q] = history_pages(requests.longest[q]);
+  const int32_t slot = s.rows.free.item[--s.rows.free.count];
+  requests.phase[q] = Phase::kRunning;
+  requests.row[q] = slot;
+  s.rows.request[slot] = q;
+  s.rows.paused[slot] = false;
+  for (int g = 0; g < cfg::kGroups; ++g) s.rows.first[g][slot] = s.rows.end[g][slot] = 0;
+  s.rows.running[s.rows.running_count++] = slot;
+  ++s.rings[requests.ring[q]].rows;
+}
+
+// Admits while there are rows, tokens in the step's budget and pages for all that the new row has to compute, with a
+// page of headroom for each running row, so that admission does not cause preemption at once. Rings take turns; within
+// a ring order is kept. Nothing overtakes a request that waits for pages.
+DP_FN inline void admit_waiting(State& s, int64_t budget, int64_t* lack) {
+  bool history_short = false;
+  while (s.rows.free.count > 0 && budget > 0) {
+    int32_t q = kNone;
+    for (int i = 0; i < cfg::kRings && q == kNone; ++i) {
+      const int r = (s.ring_turn + i) % cfg::kRings;
+      const RingState& ring = s.rings[r];
+      const int32_t head = ring.queue.head;
+      if (head == kNone || ring.room <= ring.rows) continue;
+      const int more = history_pages(s.requests.longest[head]) - s.requests.history_count[head];
+      // What has run holds its history already, and may be what others wait for.
+      history_short = history_short || more > s.history.free.count;
+      if (history_short && s.requests.fresh[head]) continue;
+      q = head;
+    }
+    if (q == kNone) return;
+    const int running = s.rows.running_count, length = s.requests.length[q];
+    for (int g = 0; g < cfg::kGroups; ++g) {
+      const int headroom = running == 0 ? 0 : running + 1;
+      if (lack[g] + demand(g, 0, 0, 0, length) + headroom > 0) return;
+    }
+    for (int g = 0; g < cfg::kGroups; ++g) lack[g] += demand(g, 0, 0, 0, length);
+    budget -= length;
+    s.ring_turn = (s.requests.ring[q] + 1) % cfg::kRings;
+    give_row(s, q);
+  }
+}
+
+template <class Team>
+DP_FN void admit(Team& team, State& s, StepBuffers& b) {
+  Rows& rows = s.rows;
+  pause_rows(team, s);
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    if (cfg::kWindow[g] == 0) continue;
+    drop_pages(team, s, b, g, rows.running, rows.running_count, [&](int k) {
+      const int32_t slot = rows.running[k];
+      return most(rows.first[g][slot],
+                  least(rows.end[g][slot], first_needed(g, s.requests.computed[rows.request[slot]])));
+    });
+  }
+  preempt(team, s, b);
+  bool waiting = false;
+  for (int r = 0; r < cfg::kRings; ++r) waiting = waiting || s.rings[r].queued > 0;
+  if (!waiting) return;
+  int64_t lack[cfg::kGroups];
+  for (int g = 0; g < cfg::kGroups; ++g) lack[g] = shortage(team, s, g);
+  const auto pending = [&](int i) {
+    const int32_t q = s.rows.request[rows.running[i]];
+    return static_cast<uint64_t>(rows.paused[rows.running[i]] ? 0 : s.requests.length[q] - s.requests.computed[q]);
+  };
+  const uint64_t decoding =
+      team.reduce(rows.running_count, [&](int i) { return uint64_t{pending(i) == 1 ? 1u : 0u}; }, Sum());
+  const uint64_t prefilling =
+      team.reduce(rows.running_count, [&](int i) { return pending(i) > 1 ? pending(i) : uint64_t{0}; }, Sum());
+  if (team.leader()) {
+    const int64_t room = least<int64_t>(cfg::kPrefillChunk, cfg::kMaxStepTokens - static_cast<int64_t>(decoding));
+    admit_waiting(s, room - static_cast<int64_t>(prefilling), lack);
+  }
+  team.sync();
+}
+
+}  // namespace dp

@@ -1,0 +1,77 @@
+// Exponential and logarithm whose bits are the same on every target: each operation is rounded once, and where a
+// product is added the fused operation is spelled out, so that no compiler has a choice. Neither is right to the last
+// bit.
+#pragma once
+#include <cstdint>
+
+#include "common/portable.hpp"
+
+namespace dp {
+
+DP_FN inline uint32_t bits_of(float value) {
+#ifdef __CUDA_ARCH__
+  return __float_as_uint(value);
+#else
+  return __builtin_bit_cast(uint32_t, value);
+#endif
+}
+
+DP_FN inline float float_of(uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(bits);
+#else
+  return __builtin_bit_cast(float, bits);
+#endif
+}
+
+DP_FN inline float fused(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+
+// a * b, where a sum follows that must not swallow it.
+DP_FN inline float product(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+// e^x for x <= 0, to 2 ulp; 0 below -86, where results would near the subnormal numbers.
+DP_FN inline float exact_exp(float x) {
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  const float clamped = x < -86.0f ? -86.0f : x;
+  const float shifted = fused(clamped, 1.44269504f, kShift);
+  const float n = shifted - kShift;
+  const float r = fused(n, -1.42860677e-6f, fused(n, -0.693145752f, clamped));  // ln 2 in two parts
+  float p = 1.0f / 5040;
+  p = fused(p, r, 1.0f / 720);
+  p = fused(p, r, 1.0f / 120);
+  p = fused(p, r, 1.0f / 24);
+  p = fused(p, r, 1.0f / 6);
+  p = fused(p, r, 0.5f);
+  p = fused(p, r, 1.0f);
+  p = fused(p, r, 1.0f);
+  const float scaled = float_of(bits_of(p) + ((bits_of(shifted) - bits_of(kShift)) << 23));
+  return x < -86.0f ? 0.0f : scaled;
+}
+
+// ln x for normal x > 0, to 2 ulp away from 1.
+DP_FN inline float exact_log(float x) {
+  const uint32_t above = bits_of(x) - bits_of(0.70710677f);
+  const float e = static_cast<float>(static_cast<int32_t>(above) >> 23);
+  const float m = float_of(bits_of(x) - (above & 0xFF800000u));  // in [sqrt 1/2, sqrt 2)
+  const float s = (m - 1.0f) / (m + 1.0f), z = s * s;
+  float p = 2.0f / 9;
+  p = fused(p, z, 2.0f / 7);
+  p = fused(p, z, 2.0f / 5);
+  p = fused(p, z, 2.0f / 3);
+  p = fused(p, z, 2.0f);
+  return fused(e, 0.693147182f, s * p);
+}
+
+}  // namespace dp

@@ -1,0 +1,94 @@
+// How requests leave the queue and rows leave the batch.
+#pragma once
+#include "common/chain.hpp"
+#include "common/pages.hpp"
+#include "common/state.hpp"
+#include "common/team.hpp"
+
+namespace dp {
+
+// The three below are the leader's.
+
+DP_FN inline void enqueue(State& s, int32_t q, bool ahead) {
+  RingState& ring = s.rings[s.requests.ring[q]];
+  s.requests.phase[q] = Phase::kQueued;
+  ahead ? push_front(s.requests, ring.queue, q) : push_back(s.requests, ring.queue, q);
+  ++ring.queued;
+  ring.queued_tokens += s.requests.length[q];
+}
+
+DP_FN inline void dequeue(State& s, int32_t q) {
+  RingState& ring = s.rings[s.requests.ring[q]];
+  unlink(s.requests, ring.queue, q);
+  --ring.queued;
+  ring.queued_tokens -= s.requests.length[q];
+  if (s.requests.fresh[q]) s.history.queued -= s.requests.history_count[q];
+  s.requests.fresh[q] = false;
+}
+
+// The request waits for its last record; its history may go.
+DP_FN inline void end_request(State& s, int32_t q, Finish finish) {
+  s.requests.phase[q] = Phase::kEnded;
+  s.requests.finish[q] = finish;
+  push_back(s.requests, s.rings[s.requests.ring[q]].ended, q);
+}
+
+DP_FN inline void free_request(State& s, int32_t q) {
+  s.requests.phase[q] = Phase::kFree;
+  s.requests.free.item[s.requests.free.count++] = q;
+}
+
+// Takes the rows marked in Rows::leave out of the batch and frees their pages. Preempted requests go to the front of
+// their queues, the one admitted first ahead; what ended gives back its history too.
+template <class Team>
+DP_FN void leave_rows(Team& team, State& s, StepBuffers& b) {
+  Rows& rows = s.rows;
+  const int n = rows.running_count;
+  int32_t *place = s.work.b, *kept = s.work.kept, *left = s.work.left;
+  team.sync();
+  team.each(n, [&](int i) { place[i] = rows.leave[rows.running[i]] == Leave::kStay ? 1 : 0; });
+  const int32_t staying = team.scan(place, n), leaving = n - staying;
+  if (leaving == 0) return;
+  team.each(n, [&](int i) {
+    const int32_t slot = rows.running[i];
+    if (rows.leave[slot] == Leave::kStay) {
+      kept[place[i]] = slot;
+    } else {
+      left[i - place[i]] = slot;
+    }
+  });
+  team.sync();
+  team.each(staying, [&](int i) { rows.running[i] = kept[i]; });
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    drop_pages(team, s, b, g, left, leaving, [&](int k) { return rows.end[g][left[k]]; });
+  }
+  int ended = 0;
+  for (int k = 0; k < leaving; ++k) {
+    if (rows.leave[left[k]] == Leave::kRequeue) continue;
+    if (team.leader()) s.work.request[ended] = rows.request[left[k]];
+    ++ended;
+  }
+  team.sync();
+  drop_history(team, s, ended);
+  if (team.leader()) {
+    rows.running_count = staying;
+    for (int k = leaving - 1; k >= 0; --k) {
+      const int32_t slot = left[k], q = rows.request[slot];
+      --s.rings[s.requests.ring[q]].rows;
+      s.requests.row[q] = kNone;
+      if (rows.leave[slot] == Leave::kDone) free_request(s, q);
+      if (rows.leave[slot] == Leave::kReport) end_request(s, q, s.requests.finish[q]);
+      if (rows.leave[slot] == Leave::kRequeue) {
+        s.requests.computed[q] = 0;
+        enqueue(s, q, true);
+        ++s.counters.preempted;
+      }
+      rows.leave[slot] = Leave::kStay;
+      rows.request[slot] = kNone;
+      rows.free.item[rows.free.count++] = slot;
+    }
+  }
+  team.sync();
+}
+
+}  // namespace dp

@@ -1,0 +1,123 @@
+// Second phase of a step: the rings. What they held when they were looked at, once, is what the step acts on.
+#pragma once
+#include "common/accept.hpp"
+#include "common/leave.hpp"
+#include "common/publish.hpp"
+#include "common/ring.hpp"
+#include "common/state.hpp"
+#include "common/team.hpp"
+
+namespace dp {
+
+// A new epoch starts all counts at 0.
+DP_FN inline void look(RingState& ring, const Ring& memory) {
+  const uint32_t epoch = observe(memory.control.epoch);
+  ring.turned = epoch != ring.epoch;
+  ring.blocked = false;
+  if (ring.turned) {
+    ring.epoch = epoch;
+    ring.submit_read = ring.abort_read = ring.token_written = 0;
+    for (uint8_t& cancelled : ring.cancelled) cancelled = 0;
+  }
+  ring.token_read = observe(memory.control.token_read);
+  ring.room = cfg::kTokenSlots - least(ring.token_written - ring.token_read, cfg::kTokenSlots);
+  ring.submits = visible(memory.submits, epoch, ring.submit_read);
+  ring.aborts = visible(memory.aborts, epoch, ring.abort_read);
+}
+
+// Marks the requests of past epochs, and those that abort records name. One that is not accepted yet is cancelled then.
+template <class Team>
+DP_FN void mark(Team& team, State& s, int r, const Ring& memory) {
+  RingState& ring = s.rings[r];
+  Requests& requests = s.requests;
+  if (ring.turned) {
+    team.each(cfg::kMaxRequests, [&](int q) {
+      if (requests.ring[q] == r && requests.epoch[q] != ring.epoch) requests.leaving[q] = true;
+    });
+  }
+  for (uint32_t k = 0; k < ring.aborts; ++k) {
+    const uint32_t index = memory.aborts[(ring.abort_read + k) % cfg::kRequestSlots].index;
+    if (team.leader() && index - ring.submit_read < cfg::kRequestSlots) {
+      ring.cancelled[index % cfg::kRequestSlots] = 1;
+    }
+    team.each(cfg::kMaxRequests, [&](int q) {
+      if (requests.ring[q] == r && requests.epoch[q] == ring.epoch && requests.index[q] == index) {
+        requests.leaving[q] = true;
+      }
+    });
+  }
+}
+
+// Ends what was marked: its pages and its history are free at once, its last record may have to wait.
+template <class Team>
+DP_FN void end_marked(Team& team, State& s, StepBuffers& b) {
+  Requests& requests = s.requests;
+  int32_t *list = s.work.request, *place = s.work.offset;
+  const auto queued = [&](int q) { return requests.leaving[q] && requests.phase[q] == Phase::kQueued; };
+  team.sync();
+  team.each(cfg::kMaxRequests, [&](int q) { place[q] = queued(q) ? 1 : 0; });
+  const int32_t n = team.scan(place, cfg::kMaxRequests);
+  team.each(cfg::kMaxRequests, [&](int q) {
+    if (queued(q)) list[place[q]] = q;
+    if (requests.leaving[q] && requests.phase[q] == Phase::kRunning) {
+      requests.finish[q] = Finish::kAbort;
+      s.rows.leave[requests.row[q]] = Leave::kReport;
+    }
+  });
+  team.sync();
+  if (team.leader()) {
+    for (int k = 0; k < n; ++k) {
+      dequeue(s, list[k]);
+      end_request(s, list[k], Finish::kAbort);
+    }
+  }
+  drop_history(team, s, n);
+  leave_rows(team, s, b);
+  team.each(cfg::kMaxRequests, [&](int q) { requests.leaving[q] = false; });
+}
+
+template <class Team>
+DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m) {
+  team.sync();
+  team.each(cfg::kRings, [&](int r) { look(s.rings[r], m.rings[r]); });
+  team.sync();
+  bool marked = false;
+  for (int r = 0; r < cfg::kRings; ++r) {
+    if (!s.rings[r].turned && s.rings[r].aborts == 0) continue;
+    mark(team, s, r, m.rings[r]);
+    marked = true;
+  }
+  if (marked) end_marked(team, s, b);
+  team.sync();
+  if (team.leader()) {
+    for (int r = 0; r < cfg::kRings; ++r) {
+      RingState& ring = s.rings[r];
+      RingControl& control = m.rings[r].control;
+      ring.abort_read += ring.aborts;
+      publish(control.abort_read, ring.abort_read);
+      if (ring.turned) {
+        publish(control.submit_read, ring.submit_read);
+        publish(control.seen_epoch, ring.epoch);
+      }
+    }
+  }
+  accept(team, s, m);
+  if (team.leader()) report_ends(s, m);
+  team.sync();
+}
+
+// Whether a step would find something in the rings that the last one did not.
+DP_FN inline bool work_waits(const State& s, const RingMemory& m) {
+  for (int r = 0; r < cfg::kRings; ++r) {
+    const RingState& ring = s.rings[r];
+    const Ring& memory = m.rings[r];
+    if (observe(memory.control.epoch) != ring.epoch) return true;
+    if (visible(memory.aborts, ring.epoch, ring.abort_read, 1) != 0) return true;
+    if (!ring.blocked && visible(memory.submits, ring.epoch, ring.submit_read, 1) != 0) return true;
+    const bool stuck = ring.blocked || ring.rows > 0 || ring.queued > 0 || ring.ended.head != kNone;
+    if (stuck && observe(memory.control.token_read) != ring.token_read) return true;
+  }
+  return false;
+}
+
+}  // namespace dp

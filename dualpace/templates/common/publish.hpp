@@ -1,0 +1,44 @@
+// Records out: tokens and ends of requests.
+#pragma once
+#include "common/leave.hpp"
+#include "common/ring.hpp"
+#include "common/state.hpp"
+
+namespace dp {
+
+// Writes the record after the `nth` unwritten one of a ring. The caller knows that the ring has room.
+DP_FN inline void write_record(State& s, Ring& memory, RingState& ring, int32_t nth, int32_t q, int32_t token,
+                               float logprob) {
+  const uint32_t index = ring.token_written + static_cast<uint32_t>(nth);
+  const int32_t generated = s.requests.length[q] - s.requests.prompt[q];
+  TokenRecord& record = memory.tokens[index % cfg::kTokenSlots];
+  record.tag = s.requests.tag[q];
+  record.index = static_cast<uint32_t>(token == kNone ? generated : generated - 1);
+  record.token = token;
+  record.logprob = logprob;
+  record.finish = static_cast<uint32_t>(s.requests.finish[q]);
+  record.prompt_tokens = static_cast<uint32_t>(s.requests.prompt[q]);
+  record.cached_tokens = static_cast<uint32_t>(s.requests.cached[q]);
+  publish(record.flag, record_flag(ring.epoch, index));
+}
+
+// Writes the last records that wait, as far as their rings have room. Those of past epochs nobody reads.
+DP_FN inline void report_ends(State& s, RingMemory& m) {
+  for (int r = 0; r < cfg::kRings; ++r) {
+    RingState& ring = s.rings[r];
+    while (ring.ended.head != kNone) {
+      const int32_t q = ring.ended.head;
+      if (s.requests.epoch[q] == ring.epoch) {
+        if (ring.room == 0) break;
+        write_record(s, m.rings[r], ring, 0, q, kNone, 0.0f);
+        ++ring.token_written;
+        --ring.room;
+      }
+      ++(s.requests.finish[q] == Finish::kAbort ? s.counters.aborted : s.counters.failed);
+      unlink(s.requests, ring.ended, q);
+      free_request(s, q);
+    }
+  }
+}
+
+}  // namespace dp

@@ -1,0 +1,52 @@
+// What a request must be before it enters a ring. The ring library asks before it writes, the scheduler when it reads:
+// by then a fault means a broken frontend, and the request ends with an error.
+#pragma once
+#include <cstdint>
+
+#include "common/layout.hpp"
+#include "common/portable.hpp"
+
+namespace dp {
+
+enum class Fault {
+  kSound,
+  kEmptyPrompt,
+  kContext,
+  kNoTokens,
+  kMinTokens,
+  kStopCount,
+  kTemperature,
+  kTopK,
+  kTopP,
+  kMinP,
+  kPenalties,
+  kBias,
+};
+
+// Words of an arena span: parameters, stop ids, prompt.
+DP_FN constexpr uint64_t span_words(const RequestParams& p) {
+  return sizeof(RequestParams) / 4 + uint64_t{p.stop_count} + 2 * uint64_t{p.bias_count} + p.prompt_tokens;
+}
+
+DP_FN constexpr bool in_vocabulary(int32_t token) { return token >= 0 && token < cfg::kVocab; }
+
+// Everything but the ids themselves. Comparisons are written so that a NaN fails them.
+DP_FN constexpr Fault check(const RequestParams& p) {
+  constexpr uint32_t kContext = cfg::kMaxContext;
+  if (p.prompt_tokens == 0) return Fault::kEmptyPrompt;
+  if (p.max_tokens == 0) return Fault::kNoTokens;
+  if (p.prompt_tokens >= kContext || p.max_tokens > kContext - p.prompt_tokens) return Fault::kContext;
+  if (p.min_tokens > p.max_tokens) return Fault::kMinTokens;
+  if (p.stop_count > kMaxStopTokens) return Fault::kStopCount;
+  if (!(p.temperature >= 0.0f && p.temperature <= 100.0f)) return Fault::kTemperature;
+  if (p.top_k > INT32_MAX) return Fault::kTopK;
+  if (!(p.top_p > 0.0f && p.top_p <= 1.0f)) return Fault::kTopP;
+  if (!(p.min_p >= 0.0f && p.min_p <= 1.0f)) return Fault::kMinP;
+  if (p.repetition_penalty != 1.0f || p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f) {
+    return Fault::kPenalties;
+  }
+  if (p.bias_count != 0) return Fault::kBias;
+  return Fault::kSound;
+}
+
+}  // namespace dp

@@ -1,0 +1,152 @@
+// What the scheduler remembers between steps: structures of arrays, of a size fixed by the plan, no pointers.
+//
+// A request has a request slot from acceptance to its last record, and while it runs a row slot with block tables. The
+// tables themselves are in StepBuffers.
+#pragma once
+#include <cstdint>
+
+#include "common/layout.hpp"
+#include "common/portable.hpp"
+#include "common/sampler.hpp"
+
+namespace dp {
+
+constexpr int kNone = -1;
+constexpr int kHistoryPagesEach = (cfg::kMaxContext + cfg::kHistoryPage - 1) / cfg::kHistoryPage;
+
+// Free: no request. Queued: waits for a row. Running: has one. Ended: waits for room to say so.
+enum class Phase : uint8_t { kFree, kQueued, kRunning, kEnded };
+
+// Fast rows have all their KV on the device; slow ones have some of it in host memory.
+enum class Pace : uint8_t { kFast, kSlow };
+
+// Where a block's contents are. Filling: it takes tokens. Sealed: full, never written again. The last three are of
+// blocks that leave for host memory, are there, or come back.
+enum class Residency : uint8_t { kFree, kFilling, kSealed, kLeaving, kHost, kArriving };
+
+// Why a row is given up. Done: its last record is out. Report: the request ended, a record has to say so. Requeue: it
+// goes back to the queue and is computed again.
+enum class Leave : uint8_t { kStay, kDone, kReport, kRequeue };
+
+template <int N>
+struct FreeList {
+  int32_t count;
+  int32_t item[N];
+};
+
+// First and last request of a chain through Requests::next and ::previous.
+struct Chain {
+  int32_t head, tail;
+};
+
+struct Requests {
+  static constexpr int N = cfg::kMaxRequests;
+  FreeList<N> free;
+  Phase phase[N];
+  Pace pace[N];
+  uint8_t priority[N];
+  Finish finish[N];
+  uint8_t ring[N];
+  uint32_t epoch[N];
+  uint32_t index[N];  // of the submit record
+  uint64_t tag[N];
+  int32_t row[N];  // kNone unless running
+  int32_t next[N], previous[N];
+  // Tokens: of the prompt, of the history, of it with KV, and how long the history may and has to become.
+  int32_t prompt[N], length[N], computed[N], cached[N], longest[N], shortest[N];
+  Sampling sampling[N];
+  int32_t stop_count[N];
+  int32_t stop[N][kMaxStopTokens];
+  bool fresh[N];  // has never had a row, so it holds history pages for its prompt alone
+  int32_t history_count[N];
+  int32_t history[N][kHistoryPagesEach];
+  bool leaving[N];  // to be ended in this step: aborted, or of a past epoch
+};
+
+struct Rows {
+  static constexpr int N = cfg::kMaxBatch;
+  FreeList<N> free;
+  int32_t request[N];
+  // Pages held: those of the table from `first` to before `end`, by position / kPageSize.
+  int32_t first[cfg::kGroups][N], end[cfg::kGroups][N];
+  Leave leave[N];
+  bool paused[N];  // no room for its next record in its ring
+  int32_t running_count;
+  int32_t running[N];  // row slots in order of admission
+};
+
+// Of a resident page, all blocks of which share one state. The generation tells a page from its earlier lives.
+template <int N>
+struct PageStates {
+  Residency residency[N];
+  uint32_t generation[N];
+};
+
+constexpr int largest_pool() {
+  int pages = 0;
+  for (int g = 0; g < cfg::kGroups; ++g) pages = most(pages, cfg::kPages[g]);
+  return pages;
+}
+
+struct Pages {
+  static constexpr int N = largest_pool();
+  FreeList<N> free[cfg::kGroups];
+  PageStates<N> state[cfg::kGroups];
+};
+
+struct History {
+  FreeList<cfg::kHistoryPages> free;
+  int32_t queued;  // pages that fresh requests hold
+  int32_t token[cfg::kHistoryPages][cfg::kHistoryPage];
+};
+
+// The engine's side of a ring. Indices count records, modulo 2^32.
+struct RingState {
+  uint32_t epoch, submit_read, abort_read, token_read, token_written;
+  uint32_t room;             // free token records, as of this step
+  uint32_t submits, aborts;  // visible records, as of this step
+  bool turned;               // its epoch is new in this step
+  bool blocked;              // its next request has to wait for others to end
+  uint32_t rows;             // running requests
+  int32_t queued;            // waiting requests
+  int64_t queued_tokens;
+  Chain queue, ended;
+  uint8_t cancelled[cfg::kRequestSlots];  // by submit record: aborted before it was accepted
+};
+
+// A request as it was read, once, from memory that others may write.
+struct Incoming {
+  RequestParams params;
+  uint32_t prompt_begin;  // word of the arena
+  int32_t request;        // kNone: it has to wait
+  bool refused;           // it ends as it arrives
+};
+
+// Lists of a phase, by position in Rows::running or in a list of another kind as said there.
+struct Work {
+  int32_t a[cfg::kMaxBatch], b[cfg::kMaxBatch], c[cfg::kMaxBatch];
+  int32_t chunk[cfg::kMaxBatch], start[cfg::kMaxBatch], row[cfg::kMaxBatch], sample[cfg::kMaxBatch];
+  int32_t left[cfg::kMaxBatch], kept[cfg::kMaxBatch];
+  int32_t request[cfg::kMaxRequests], offset[cfg::kMaxRequests];
+};
+
+struct State {
+  uint64_t heartbeat, step;
+  int32_t vocabulary;  // ids from it on are padding
+  int32_t ring_turn;   // ring to be served first
+  Counters counters;
+  Requests requests;
+  Rows rows;
+  Pages pages;
+  History history;
+  RingState rings[cfg::kRings];
+  Incoming incoming;
+  Work work;
+};
+
+DP_FN inline int32_t& history_token(State& s, int32_t request, int32_t position) {
+  const int32_t page = s.requests.history[request][position / cfg::kHistoryPage];
+  return s.history.token[page][position % cfg::kHistoryPage];
+}
+
+}  // namespace dp

@@ -1,0 +1,77 @@
+// The C interface of the scheduler and the sampler for an engine that a host drives. One thread calls it at a time.
+#include <memory>
+#include <vector>
+
+#include "common/scheduler.hpp"
+#include "host/backoff.hpp"
+
+namespace {
+
+// What one thread needs to sample.
+struct Bench {
+  dp::SamplerMemory memory;
+  std::vector<float> scratch = std::vector<float>(dp::cfg::kVocab);
+};
+
+struct Engine {
+  dp::RingMemory& memory;
+  std::unique_ptr<dp::State> state = std::make_unique<dp::State>();
+  std::unique_ptr<dp::StepBuffers> buffers = std::make_unique<dp::StepBuffers>();
+  std::vector<Bench> benches = {};
+};
+
+Engine& engine_of(void* handle) { return *static_cast<Engine*>(handle); }
+
+}  // namespace
+
+extern "C" {
+
+uint64_t dp_engine_layout() { return dp::kLayoutHash; }
+
+// `ring_memory` is a mapped RingMemory and outlives the engine; ids from `vocabulary` on are never sampled.
+void* dp_engine_create(void* ring_memory, uint32_t vocabulary, uint32_t threads) {
+  auto engine = std::make_unique<Engine>(Engine{*static_cast<dp::RingMemory*>(ring_memory)});
+  engine->benches.resize(dp::most(threads, 1u));
+  dp::start(*engine->state, *engine->buffers, static_cast<int32_t>(vocabulary));
+  return engine.release();
+}
+
+void dp_engine_destroy(void* handle) { delete &engine_of(handle); }
+
+void* dp_engine_step_buffers(void* handle) { return engine_of(handle).buffers.get(); }
+
+void dp_engine_schedule(void* handle) {
+  Engine& engine = engine_of(handle);
+  dp::SerialTeam team;
+  dp::schedule(team, *engine.state, *engine.buffers, engine.memory);
+}
+
+// Samples the rows of the step's `sample_index`, in its order, from `logits` [samples, stride].
+void dp_engine_sample(void* handle, const float* logits, int64_t stride) {
+  Engine& engine = engine_of(handle);
+  const int samples = static_cast<int>(engine.buffers->samples), benches = static_cast<int>(engine.benches.size());
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(benches) schedule(static, 1)
+#endif
+  for (int bench = 0; bench < benches; ++bench) {
+    dp::SerialTeam team;
+    Bench& own = engine.benches[static_cast<size_t>(bench)];
+    for (int i = bench; i < samples; i += benches) {
+      dp::sample(team, *engine.state, *engine.buffers, i, logits + i * stride, own.scratch.data(), own.memory);
+    }
+  }
+}
+
+// 1 once the rings hold something for the next step, 0 after `timeout_us` without.
+int dp_engine_wait(void* handle, int64_t timeout_us) {
+  const Engine& engine = engine_of(handle);
+  return dp::wait_until([&] { return dp::work_waits(*engine.state, engine.memory); }, timeout_us) ? 1 : 0;
+}
+
+void dp_engine_announce(void* handle, int ready, int stopped) {
+  dp::EngineStatus& status = engine_of(handle).memory.status;
+  dp::publish(status.ready, static_cast<uint32_t>(ready));
+  dp::publish(status.stopped, static_cast<uint32_t>(stopped));
+}
+
+}  // extern "C"

@@ -1,0 +1,244 @@
+// The frontend's end of a ring, as a library. One thread may submit and abort while another waits for tokens.
+#include "common/ring.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "common/request.hpp"
+#include "host/backoff.hpp"
+
+namespace {
+
+constexpr off_t kEngineByte = 0;
+constexpr off_t kFirstRingByte = 1;
+
+struct Frontend {
+  int file;
+  dp::RingMemory& memory;
+  dp::Ring& ring;
+  uint32_t epoch;
+  uint32_t submitted = 0, freed = 0, aborted = 0, token_read = 0;
+  // The arena is a circle of spans in the order of their records; `used` words end before `head`.
+  uint32_t head = 0, used = 0;
+  uint32_t span[dp::cfg::kRequestSlots] = {};
+};
+
+Frontend& frontend_of(void* handle) { return *static_cast<Frontend*>(handle); }
+
+[[gnu::format(printf, 3, 4)]] void say(char* error, size_t bytes, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(error, bytes, format, arguments);
+  va_end(arguments);
+}
+
+struct flock lock_of(off_t byte) {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  return lock;
+}
+
+// Maps the file if it is the rings of this plan. Says why not.
+dp::RingMemory* map(int file, const char* path, char* error, size_t bytes) {
+  struct stat about = {};
+  dp::MemoryHeader header = {};
+  if (fstat(file, &about) != 0 || pread(file, &header, sizeof header, 0) != sizeof header ||
+      header.magic != dp::kMagic) {
+    say(error, bytes, "%s: this is no file of rings; give --rings the file that the engine made", path);
+    return nullptr;
+  }
+  if (header.layout != dp::kLayoutHash || header.bytes != sizeof(dp::RingMemory) ||
+      about.st_size != static_cast<off_t>(sizeof(dp::RingMemory))) {
+    say(error, bytes, "%s: layout %016llx, this bundle's is %016llx; start engine and frontend from one bundle", path,
+        static_cast<unsigned long long>(header.layout), static_cast<unsigned long long>(dp::kLayoutHash));
+    return nullptr;
+  }
+  void* address = mmap(nullptr, sizeof(dp::RingMemory), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (address != MAP_FAILED) return static_cast<dp::RingMemory*>(address);
+  say(error, bytes, "%s: cannot map it: %s", path, std::strerror(errno));
+  return nullptr;
+}
+
+// The counts that the engine has read, which are 0 until it has seen this epoch.
+uint32_t engine_read(const Frontend& f, const uint32_t& count) {
+  return dp::observe(f.ring.control.seen_epoch) == f.epoch ? dp::observe(count) : 0;
+}
+
+// A span of the arena in one piece; false if there is none now.
+bool take_span(Frontend& f, uint32_t words, uint32_t* begin) {
+  for (const uint32_t read = engine_read(f, f.ring.control.submit_read); f.freed != read; ++f.freed) {
+    f.used -= f.span[f.freed % dp::cfg::kRequestSlots];
+  }
+  if (f.submitted - f.freed == dp::cfg::kRequestSlots) return false;
+  if (f.used == 0) f.head = 0;
+  const uint32_t skipped = words <= dp::cfg::kArenaWords - f.head ? 0 : dp::cfg::kArenaWords - f.head;
+  if (skipped + words > dp::cfg::kArenaWords - f.used) return false;
+  *begin = skipped == 0 ? f.head : 0;
+  f.head = *begin + words;
+  f.used += skipped + words;
+  f.span[f.submitted % dp::cfg::kRequestSlots] = skipped + words;
+  return true;
+}
+
+void explain(dp::Fault fault, const dp::RequestParams& p, char* error, size_t bytes) {
+  switch (fault) {
+    case dp::Fault::kSound:
+      return;
+    case dp::Fault::kEmptyPrompt:
+      return say(error, bytes, "prompt is empty; it needs at least one token");
+    case dp::Fault::kNoTokens:
+      return say(error, bytes, "max_tokens is 0; it has to be at least 1");
+    case dp::Fault::kContext:
+      return say(error, bytes, "%u prompt tokens and max_tokens %u exceed the context of %d tokens; lower either",
+                 p.prompt_tokens, p.max_tokens, dp::cfg::kMaxContext);
+    case dp::Fault::kMinTokens:
+      return say(error, bytes, "min_tokens is %u, more than max_tokens %u; lower it", p.min_tokens, p.max_tokens);
+    case dp::Fault::kStopCount:
+      return say(error, bytes, "stop_tokens has %u ids, at most %d are possible", p.stop_count, dp::kMaxStopTokens);
+    case dp::Fault::kTemperature:
+      return say(error, bytes, "temperature is %g; it has to be from 0 to 100", static_cast<double>(p.temperature));
+    case dp::Fault::kTopK:
+      return say(error, bytes, "top_k is %u; it has to be at most %d, 0 is off", p.top_k, INT32_MAX);
+    case dp::Fault::kTopP:
+      return say(error, bytes, "top_p is %g; it has to be above 0 and at most 1", static_cast<double>(p.top_p));
+    case dp::Fault::kMinP:
+      return say(error, bytes, "min_p is %g; it has to be from 0 to 1", static_cast<double>(p.min_p));
+    case dp::Fault::kPenalties:
+      return say(error, bytes,
+                 "repetition, presence and frequency penalty are %g, %g and %g; this engine takes 1, 0 and 0 only",
+                 static_cast<double>(p.repetition_penalty), static_cast<double>(p.presence_penalty),
+                 static_cast<double>(p.frequency_penalty));
+    case dp::Fault::kBias:
+      return say(error, bytes, "%u ids have a logit bias; this engine takes none", p.bias_count);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Claims a ring. Null, with `error` filled in, if that is impossible.
+void* dp_ring_open(const char* path, uint32_t ring, char* error, size_t bytes) {
+  if (ring >= static_cast<uint32_t>(dp::cfg::kRings)) {
+    say(error, bytes, "ring %u: there are %d, numbered from 0; raise nic.rings", ring, dp::cfg::kRings);
+    return nullptr;
+  }
+  const int file = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  if (file < 0) {
+    say(error, bytes, "%s: cannot open it: %s; start the engine first", path, std::strerror(errno));
+    return nullptr;
+  }
+  struct flock lock = lock_of(kFirstRingByte + static_cast<off_t>(ring));
+  dp::RingMemory* memory = map(file, path, error, bytes);
+  if (memory != nullptr && fcntl(file, F_OFD_SETLK, &lock) != 0) {
+    say(error, bytes, "%s: ring %u is in use by another frontend; give --ring another number", path, ring);
+    munmap(memory, sizeof *memory);
+    memory = nullptr;
+  }
+  if (memory == nullptr) {
+    close(file);
+    return nullptr;
+  }
+  dp::RingControl& control = memory->rings[ring].control;
+  const uint32_t epoch = dp::most(dp::observe(control.epoch) + 1, 1u);
+  dp::publish(control.token_read, 0u);
+  dp::publish(control.epoch, epoch);
+  return new Frontend{file, *memory, memory->rings[ring], epoch};
+}
+
+void dp_ring_close(void* handle) {
+  std::unique_ptr<Frontend> frontend(&frontend_of(handle));
+  munmap(&frontend->memory, sizeof frontend->memory);
+  close(frontend->file);
+}
+
+// `words` are the stop ids, then the prompt. 1: submitted; 0: no room now; -1: refused, with `error` filled in.
+int dp_ring_submit(void* handle, uint64_t tag, const dp::RequestParams* params, const int32_t* words, char* error,
+                   size_t bytes) {
+  Frontend& f = frontend_of(handle);
+  const dp::Fault fault = dp::check(*params);
+  if (fault != dp::Fault::kSound) {
+    explain(fault, *params, error, bytes);
+    return -1;
+  }
+  const uint32_t ids = params->stop_count + params->prompt_tokens;
+  for (uint32_t i = 0; i < ids; ++i) {
+    if (dp::in_vocabulary(words[i])) continue;
+    say(error, bytes, "%s holds the token id %d; ids are from 0 to %d",
+        i < params->stop_count ? "stop_tokens" : "prompt", words[i], dp::cfg::kVocab - 1);
+    return -1;
+  }
+  const uint64_t span = dp::span_words(*params);
+  if (span > dp::cfg::kArenaWords) {
+    say(error, bytes, "the request takes %llu words of the arena, which has %u; shorten the prompt",
+        static_cast<unsigned long long>(span), dp::cfg::kArenaWords);
+    return -1;
+  }
+  uint32_t begin = 0;
+  if (!take_span(f, static_cast<uint32_t>(span), &begin)) return 0;
+  std::memcpy(&f.ring.arena[begin], params, sizeof *params);
+  std::memcpy(&f.ring.arena[begin + sizeof *params / 4], words, size_t{ids} * 4);
+  dp::SubmitRecord& record = f.ring.submits[f.submitted % dp::cfg::kRequestSlots];
+  record.type = static_cast<uint32_t>(dp::RecordType::kSubmit);
+  record.arena_begin = begin;
+  record.arena_words = static_cast<uint32_t>(span);
+  record.tag = tag;
+  dp::publish(record.flag, dp::record_flag(f.epoch, f.submitted));
+  ++f.submitted;
+  return 1;
+}
+
+// Ends the request of the submit with that index (the first has 0). 0: no room now.
+int dp_ring_abort(void* handle, uint32_t index) {
+  Frontend& f = frontend_of(handle);
+  if (f.aborted - engine_read(f, f.ring.control.abort_read) == dp::cfg::kRequestSlots) return 0;
+  dp::AbortRecord& record = f.ring.aborts[f.aborted % dp::cfg::kRequestSlots];
+  record.type = static_cast<uint32_t>(dp::RecordType::kAbort);
+  record.index = index;
+  dp::publish(record.flag, dp::record_flag(f.epoch, f.aborted));
+  ++f.aborted;
+  return 1;
+}
+
+// Takes up to `limit` records, waiting for the first for `timeout_us`. Returns how many.
+int dp_ring_wait(void* handle, dp::TokenRecord* records, int limit, int64_t timeout_us) {
+  Frontend& f = frontend_of(handle);
+  uint32_t count = 0;
+  const auto look = [&] {
+    count = dp::visible(f.ring.tokens, f.epoch, f.token_read, static_cast<uint32_t>(limit));
+    return count > 0;
+  };
+  dp::wait_until(look, timeout_us);
+  for (uint32_t i = 0; i < count; ++i) records[i] = f.ring.tokens[(f.token_read + i) % dp::cfg::kTokenSlots];
+  f.token_read += count;
+  if (count > 0) dp::publish(f.ring.control.token_read, f.token_read);
+  return static_cast<int>(count);
+}
+
+void dp_ring_status(void* handle, dp::EngineStatus* status) {
+  // Word by word, so that no count is torn; counts may be of neighbouring steps.
+  const auto* shown = reinterpret_cast<const uint64_t*>(&frontend_of(handle).memory.status);
+  auto* words = reinterpret_cast<uint64_t*>(status);
+  for (size_t i = 0; i < sizeof *status / sizeof *words; ++i) words[i] = dp::glance(shown[i]);
+}
+
+// Whether the engine holds its lock and has not said that it stopped.
+int dp_ring_engine_alive(void* handle) {
+  const Frontend& f = frontend_of(handle);
+  if (dp::observe(f.memory.status.stopped) != 0) return 0;
+  struct flock lock = lock_of(kEngineByte);
+  return fcntl(f.file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK ? 1 : 0;
+}
+
+}  // extern "C"
