@@ -233,8 +233,7 @@ def serve(
         ) as appliance:
             with report_to(sys.stderr) as progress:
                 appliance.start(progress.step)
-            url = "http://{}:{}".format(*appliance.address)
-            _show(f"ready at {url}, Ctrl-C drains and ends\n", sys.stderr)
+            _show(f"ready at {appliance.url}, Ctrl-C drains and ends\n", sys.stderr)
             appliance.wait()
     except KeyboardInterrupt:
         return

@@ -66,6 +66,12 @@ class Appliance:
         """Where a client of this machine connects."""
         return _ANY_ADDRESS.get(self.host, self.host), self.port
 
+    @property
+    def url(self) -> str:
+        """The same as a URL."""
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="dualpace-", dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
         return self
