@@ -163,7 +163,6 @@ def _sampling(body: SamplingFields, deployment: Deployment) -> SamplingParams:
         top_p=model.top_p if body.top_p is None else body.top_p,
         top_k=max(0, model.top_k if body.top_k is None else body.top_k),
         min_p=model.min_p if body.min_p is None else body.min_p,
-        repetition_penalty=model.repetition_penalty,
         seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS,
         stop_tokens=tuple(ends),
         ignore_eos=bool(body.ignore_eos),

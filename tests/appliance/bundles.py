@@ -50,7 +50,13 @@ def tokenizer() -> tokenizers.Tokenizer:
 
 
 def write_bundle(
-    folder: Path, *, template: str | None = TEMPLATE, with_tokenizer: bool = True, add_bos: bool = False, **serving: Any
+    folder: Path,
+    *,
+    template: str | None = TEMPLATE,
+    with_tokenizer: bool = True,
+    add_bos: bool = False,
+    repetition_penalty: float = 1.0,
+    **serving: Any,
 ) -> Path:
     """A bundle as `build` leaves it, as far as the frontend reads it."""
     (folder / "model").mkdir(parents=True)
@@ -60,8 +66,9 @@ def write_bundle(
     if template is not None:
         (folder / CHAT_TEMPLATE).write_text(template)
     generation = Generation(
-        bos_token=made.token_to_id(BOS), add_bos=add_bos, eos_tokens=(made.token_to_id(EOS),), temperature=0.7, top_k=40
-    )
+        bos_token=made.token_to_id(BOS), add_bos=add_bos, eos_tokens=(made.token_to_id(EOS),),
+        temperature=0.7, top_k=40, repetition_penalty=repetition_penalty,
+    )  # fmt: skip
     (folder / GENERATION).write_text(generation.model_dump_json())
     manifest = Manifest(
         format=FORMAT, version="0", digest="0123456789abcdef", layout="", plan=plan(**serving), files={},

@@ -69,12 +69,13 @@ def test_a_reply_can_be_sent_back_as_the_client_dumps_it(toy: Frontend):
     assert dumped.choices[0].message.content
 
 
-def test_a_bos_of_the_template_is_the_only_one(serve: ServeToy):
-    toy = serve(template="{{ bos_token }}{{ messages[0].content }}", add_bos=True)
+@pytest.mark.parametrize(("start", "count"), [("{{ bos_token }}", 1), ("", 0)])
+def test_a_chat_has_the_bos_that_its_template_writes_and_no_other(serve: ServeToy, start: str, count: int):
+    toy = serve(template=start + "{{ messages[0].content }}", add_bos=True)
     toy.openai.chat.completions.create(model="toy", messages=MESSAGES, max_tokens=1)
     prompt, _ = toy.ring.submitted[0]
-    assert prompt.count(toy.deployment.generation.bos_token) == 1
-    assert prompt[0] == toy.deployment.generation.bos_token
+    bos = toy.deployment.generation.bos_token
+    assert [token for token in prompt[:2] if token == bos] == [bos] * count
 
 
 def test_a_model_without_a_template_says_what_to_use_instead(serve: ServeToy):

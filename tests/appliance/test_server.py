@@ -12,6 +12,9 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
+from dualpace.appliance.deployment import load
+from dualpace.appliance.server import describe
+
 from .bundles import write_bundle
 from .conftest import wait_for
 
@@ -103,6 +106,12 @@ def test_logs_hold_no_prompt(start: StartProcess):
     process.terminate()
     assert process.wait(3) == 0
     assert "sesame" not in process.stderr.read()
+
+
+def test_the_first_line_says_which_default_of_the_model_is_left_out(tmp_path: Path):
+    line = describe(load(write_bundle(tmp_path / "bundle", repetition_penalty=1.05)), "::1", 80)
+    assert "http://[::1]:80/v1" in line
+    assert line.endswith("(the model's own repetition_penalty 1.05 is not supported and left out)")
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -50,6 +50,16 @@ def test_a_stop_string_over_tokens_ends_the_request_and_is_not_leaked(serve: Ser
     assert len(toy.ring.aborted) == 1
 
 
+def test_a_choice_that_stops_early_leaves_the_engine_before_the_others_end(serve: ServeToy):
+    toy = serve(FakeRing(step_s=0.01))
+    prompts = ["hello stop sign", "fox"]
+    reply = toy.openai.completions.create(model="toy", prompt=prompts, max_tokens=200, stop="stop", stream=True)
+    next(chunk for chunk in reply if chunk.choices[0].finish_reason == "stop")
+    wait_for(lambda: toy.ring.aborted, seconds=0.5)
+    assert toy.ring.running == 1
+    reply.close()
+
+
 @pytest.mark.parametrize(("stop", "text"), [("sigx", "hello sig"), ("hello signal", "hello sig")])
 def test_text_held_back_for_a_stop_string_is_flushed_at_the_end(toy: Frontend, stop: str, text: str):
     tokens = toy.encode(text)
