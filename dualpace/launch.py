@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -131,7 +132,7 @@ class Appliance:
                 stdout=output,
                 stderr=output,
                 process_group=0,
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(_die_with, os.getpid()),
             )
         finally:
             if output:
@@ -176,9 +177,11 @@ def end_on_signals() -> None:
         signal.signal(number, signal.default_int_handler)
 
 
-def _die_with_parent() -> None:
-    """In the child: a parent that is killed takes it along."""
+def _die_with(parent: int) -> None:
+    """In the child: the death of `parent`, even by SIGKILL, ends it too."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before it could be asked for
+        os._exit(1)
 
 
 def _free_port(host: str) -> int:
