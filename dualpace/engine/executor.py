@@ -1,7 +1,7 @@
 """Runs a plan's step program on the CPU: each operation is bound once to its buffers, its weights and a kernel.
 
-Activations are fp32. A product of few rows streams the weights through our kernel, at memory bandwidth; one of many rows
-is torch's, which comes near the arithmetic peak and reaches half of the bandwidth at one row.
+Activations are fp32. A product of few rows streams the weights through our kernel, at memory bandwidth; one of many
+rows is torch's, which comes near the arithmetic peak and reaches half of the bandwidth at one row.
 """
 
 from collections.abc import Callable, Mapping

@@ -32,7 +32,8 @@ class HostScheduler:
     """One engine's scheduler over `memory`. Not for use from two threads at a time.
 
     A step is: `schedule()`, then unless it is IDLE the forward pass over `buffers` and `sample(logits)`. The next
-    `schedule()` takes what was sampled. `buffers` maps each array of StepBuffers to a view that `schedule` fills.
+    `schedule()` takes what was sampled. The StepBuffers lie at `step_address`; `buffers` maps each
+    of their arrays to a view that `schedule` fills.
     """
 
     def __init__(
@@ -45,8 +46,8 @@ class HostScheduler:
             raise LayoutError(f"{library}: layout {layout}, the plan's is {abi.layout_hash(plan)}; build it again")
         self._memory = memory
         self._handle = self._library.dp_engine_create(memory.address, vocabulary or plan.model.vocab, threads)
-        address = self._library.dp_engine_step_buffers(self._handle)
-        self._step: Any = abi.view("StepBuffers", plan).from_address(address)
+        self.step_address = int(self._library.dp_engine_step_buffers(self._handle))
+        self._step: Any = abi.view("StepBuffers", plan).from_address(self.step_address)
         arrays = ((name, getattr(self._step, name)) for name, kind, *_ in self._step._fields_)
         self.buffers: dict[str, NDArray[Any]] = {
             name: np.ctypeslib.as_array(array)
