@@ -6,6 +6,7 @@ is drained whatever clients do, and hands them to the event loop a batch at a ti
 
 import asyncio
 import itertools
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from dualpace.appliance.errors import ApiError, failed, invalid, queue_full, unavailable
 from dualpace.appliance.health import Heartbeat
-from dualpace.engine.ring import Finish, FrontendRing, RingError, SamplingParams, TokenEvent
+from dualpace.engine.ring import Finish, FrontendRing, SamplingParams, TokenEvent
 from dualpace.plan.plan import Schedule
 
 WAIT_S = 0.25
@@ -22,6 +23,8 @@ WAIT_S = 0.25
 GIVE_UP_S = 30.0
 # A client this many tokens behind is ended. Below that, what it missed reaches it in one piece.
 INBOX_TOKENS = 4096
+
+logger = logging.getLogger(__name__)
 
 
 class Inbox:
@@ -160,10 +163,13 @@ class Dispatcher:
                 events = self._ring.wait(WAIT_S)
                 if events:
                     loop.call_soon_threadsafe(self._deliver, events)
-        except RingError as error:
-            loop.call_soon_threadsafe(self._lose_ring, str(error))
+        # Without this thread no request would ever end: whatever stops it ends them all.
+        except Exception:
+            logger.exception("the token ring cannot be read")
+            loop.call_soon_threadsafe(self._lose_ring)
 
-    def _lose_ring(self, reason: str) -> None:
+    def _lose_ring(self) -> None:
+        reason = "the engine's tokens cannot be read"
         self.close(reason)
         self.fail_all(unavailable(reason))
 

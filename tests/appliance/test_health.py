@@ -1,4 +1,5 @@
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -53,6 +54,16 @@ def test_requests_under_way_are_given_up_after_a_long_stall(serve: ServeToy, mon
         toy.ring.stalled = True
         assert waiting.result(5).status_code == 503
     wait_for(lambda: toy.ring.aborted)
+
+
+def test_a_token_ring_that_cannot_be_read_ends_every_request_and_shows(serve: ServeToy):
+    def broken(prompt: object, params: object) -> Iterator[int]:
+        yield 5
+        raise ValueError("7 is not a valid Finish")
+
+    toy = serve(FakeRing(play=broken))
+    assert toy.http.post("/v1/completions", json={"model": "toy", "prompt": "x"}).status_code == 503
+    assert "cannot be read" in toy.http.get("/health").json()["reason"]
 
 
 def test_health_answers_beside_a_thousand_requests(serve: ServeToy):
