@@ -82,9 +82,10 @@ bool take_span(Frontend& f, uint32_t words, uint32_t* begin) {
   }
   if (f.submitted - f.freed == dp::cfg::kRequestSlots) return false;
   if (f.used == 0) f.head = 0;
-  const uint32_t skipped = words <= dp::cfg::kArenaWords - f.head ? 0 : dp::cfg::kArenaWords - f.head;
+  const bool wraps = words > dp::cfg::kArenaWords - f.head;
+  const uint32_t skipped = wraps ? dp::cfg::kArenaWords - f.head : 0;
   if (skipped + words > dp::cfg::kArenaWords - f.used) return false;
-  *begin = skipped == 0 ? f.head : 0;
+  *begin = wraps ? 0 : f.head;
   f.head = *begin + words;
   f.used += skipped + words;
   f.span[f.submitted % dp::cfg::kRequestSlots] = skipped + words;

@@ -5,11 +5,12 @@
 #pragma once
 #include <cstdint>
 
-// A constant array that device code may index at run time, which for nvcc has to live there.
+// A constant array that code may index at run time. For nvcc it has to live on the device. On the host it is each file's
+// own: as an inline variable it would be one for all libraries of a process, whichever plan they are for.
 #ifdef __CUDACC__
 #define DP_TABLE __device__ inline
 #else
-#define DP_TABLE inline
+#define DP_TABLE static
 #endif
 
 namespace dp {
