@@ -1,9 +1,9 @@
-"""Decode attention on the GPU: error against float64, and time beside the bandwidth floor, for a layer of Llama-3.1-8B.
+"""Decode attention on the GPU: error against float64, and time beside the bandwidth floor, for layers of Llama-3.1.
 
     python -m benchmarks.gpu_first_light [-o benchmarks/results/gpu_first_light.json]
 
 Times are of graph replays that rotate over enough KV pools to miss the L2 cache. The floor is the bytes of KV over the
-read bandwidth that a copy of 4 GiB reaches in the same run.
+bandwidth at which a sum reads 4 GiB in the same run.
 """
 
 import argparse
@@ -12,12 +12,14 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import torch
 
 from dualpace.build.store import Store
 from dualpace.build.toolchain import find_compiler
+from dualpace.plan.plan import Plan
 from tests.gpu.batch import Batch, Row
 from tests.gpu.conftest import compile_engine
 from tests.gpu.device import Cubin
@@ -33,7 +35,10 @@ TRACES = {
     "32 rows, 8 of 48k and 24 of 6k": ([49152] + [6144] * 3) * 8,
     "128 rows of 1k": [1024] * 128,
 }
-LLAMA_8B = {"dtype": "bf16", "kv_heads": 8, "ratio": 4, "head_dim": 128, "page_size": 16}
+LAYERS = {
+    "Llama-3.1-8B": {"kv_heads": 8, "ratio": 4},
+    "Llama-3.1-70B": {"kv_heads": 8, "ratio": 8},
+}
 ROTATED_BYTES = 512 << 20
 REPEATS = 20
 
@@ -56,17 +61,30 @@ def graph_seconds(body: Callable[[], None]) -> float:
     return statistics.median(times[3:])
 
 
-def copy_bandwidth() -> float:
-    """Bytes a second, read and written, of a copy of 4 GiB."""
-    source = torch.randint(256, (4 << 30,), dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.numel() / graph_seconds(lambda: target.copy_(source))
+def read_bandwidth() -> float:
+    """Bytes a second of a sum over 4 GiB."""
+    values = torch.rand(1 << 30, device="cuda")
+    return 4 * values.numel() / graph_seconds(lambda: values.sum())
 
 
-def measure(cubin: Cubin, contexts: list[int], split_tokens: int) -> dict[str, float]:
+def layer_plan(layer: str, split_tokens: int) -> Plan:
+    """A plan with one layer of that shape: 128 rows of up to 128k tokens, more pages than there is memory for."""
+    return plan(
+        layer,
+        **LAYERS[layer],
+        dtype="bf16",
+        head_dim=128,
+        page_size=16,
+        context=131072,
+        max_batch=128,
+        step_tokens=2048,
+        split_tokens=split_tokens,
+    )
+
+
+def measure(cubin: Cubin, layout: Plan, contexts: list[int]) -> dict[str, float]:
     """Errors and seconds of one layer's decode attention for rows of those contexts."""
-    used = sum(-(-context // LLAMA_8B["page_size"]) for context in contexts)
-    layout = plan("trace", **LLAMA_8B, context=131072, max_batch=128, step_tokens=2048, split_tokens=split_tokens)
+    used = sum(-(-context // layout.attention.page_size) for context in contexts)
     pages = layout.pages[0].model_copy(update={"pages": used})
     batch = Batch(layout.model_copy(update={"pages": (pages,)}), [Row(context) for context in contexts])
     model, resident = layout.model, cubin.resident_ctas("dp_attention")
@@ -115,23 +133,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/gpu_first_light.json"))
     parser.add_argument("--store", type=Path, default=Path("build/store"), help="folder of compiled kernels")
-    parser.add_argument("--split-tokens", type=int, nargs="+", default=[512])
+    parser.add_argument("--split-tokens", type=int, nargs="+", default=[256])
     arguments = parser.parse_args()
-    bandwidth = copy_bandwidth()
+    bandwidth = read_bandwidth()
     results = []
-    for split_tokens in arguments.split_tokens:
-        layout = plan("layer", **LLAMA_8B, context=131072, max_batch=128, step_tokens=2048, split_tokens=split_tokens)
+    for layer, split_tokens in product(LAYERS, arguments.split_tokens):
+        layout = layer_plan(layer, split_tokens)
         cubin = Cubin(compile_engine(layout, Store(arguments.store)))
         for trace, contexts in TRACES.items():
-            figures = measure(cubin, contexts, split_tokens)
-            floor = figures["kv_bytes"] / bandwidth
-            results.append({"trace": trace, "split_tokens": split_tokens, **figures, "floor_s": floor})
+            figures = measure(cubin, layout, contexts)
+            figures["floor_s"] = figures["kv_bytes"] / bandwidth
+            results.append({"layer": layer, "trace": trace, "split_tokens": split_tokens, **figures})
             print(
-                f"{trace:32} split {split_tokens:4}  error {figures['worst_relative_error']:.1e}  "
-                f"attention {figures['attention_s'] * 1e6:7.1f} us  merge {figures['merge_s'] * 1e6:5.1f} us  "
-                f"floor {floor * 1e6:6.1f} us  {figures['kv_bytes'] / figures['attention_s'] / 1e9:5.0f} GB/s"
+                f"{layer:14} {trace:31} split {split_tokens:4}  error {figures['worst_relative_error']:.1e}  "
+                f"attention {figures['attention_s'] * 1e6:6.1f} us  merge {figures['merge_s'] * 1e6:5.1f} us  "
+                f"floor {figures['floor_s'] * 1e6:5.1f} us  "
+                f"{figures['kv_bytes'] / figures['attention_s'] / 1e9:5.0f} GB/s"
             )
-    report = {"machine": machine(), "copy_bytes_per_s": bandwidth, "layer": LLAMA_8B, "results": results}
+    report = {"machine": machine(), "read_bytes_per_s": bandwidth, "results": results}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(report, indent=1) + "\n")
 

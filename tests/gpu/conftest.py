@@ -8,7 +8,7 @@ import pytest
 from dualpace.build.compile import compile_libraries
 from dualpace.build.store import Store
 from dualpace.build.units import libraries
-from dualpace.plan.manifest import HOST_RING
+from dualpace.plan.manifest import CUDA_ENGINE, HOST_ENGINE, HOST_RING
 from dualpace.plan.plan import Plan
 from dualpace.render.sources import render
 
@@ -27,9 +27,18 @@ class Silent:
 
 def compile_engine(plan: Plan, store: Store) -> Path:
     """The linked cubin, or for a CPU plan the host library, of `plan`; from `store` if it has it."""
+    return _compile(plan, store, CUDA_ENGINE if plan.target.kind == "cuda" else HOST_ENGINE)
+
+
+def compile_ring(plan: Plan, store: Store) -> Path:
+    """The ring library of `plan`."""
+    return _compile(plan, store, HOST_RING)
+
+
+def _compile(plan: Plan, store: Store, output: str) -> Path:
     sources = render(plan)
-    engine = [library for library in libraries(plan, sources) if library.output != HOST_RING]
-    return compile_libraries(engine, sources, store, Silent())[engine[0].output]
+    wanted = [library for library in libraries(plan, sources) if library.output == output]
+    return compile_libraries(wanted, sources, store, Silent())[output]
 
 
 def host_twin(plan: Plan) -> Plan:

@@ -1,6 +1,8 @@
 """A linked cubin on the GPU: its kernels by name, launched on torch's stream with torch's memory."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,31 @@ def check(result: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+Argument = torch.Tensor | int | float | ctypes.c_int64 | ctypes.c_void_p
+
+
+def _typed(argument: Argument) -> tuple[Any, type]:
+    match argument:
+        case torch.Tensor():
+            return argument.data_ptr(), ctypes.c_void_p
+        case float():
+            return argument, ctypes.c_float
+        case int():
+            return argument, ctypes.c_int
+    return argument.value, type(argument)
+
+
+@contextmanager
+def mapped(address: int, size: int) -> Iterator[ctypes.c_void_p]:
+    """The device's address of host memory that it may read and write meanwhile."""
+    torch.zeros(1, device="cuda")
+    check(driver.cuMemHostRegister(address, size, driver.CU_MEMHOSTREGISTER_DEVICEMAP))
+    try:
+        yield ctypes.c_void_p(int(check(driver.cuMemHostGetDevicePointer(address, 0))))
+    finally:
+        check(driver.cuMemHostUnregister(address))
+
+
 class Cubin:
     """A loaded cubin. Every kernel of it is launched with the most threads it was compiled for."""
 
@@ -25,17 +52,14 @@ class Cubin:
         self._module = check(driver.cuModuleLoadData(path.read_bytes()))
         self._kernels: dict[str, tuple[Any, int]] = {}
 
-    def launch(self, name: str, grid: tuple[int, ...], *arguments: torch.Tensor | int | float | None) -> None:
-        """Launch `name` on torch's current stream. Tensors go as pointers, None as a null pointer, int as int32."""
+    def launch(self, name: str, grid: tuple[int, ...], *arguments: Argument) -> None:
+        """Launch `name` on torch's current stream. Tensors go as pointers, int as int32, float as fp32."""
         kernel, threads = self._kernel(name)
-        values = tuple(a.data_ptr() if isinstance(a, torch.Tensor) else (a or 0) for a in arguments)
-        types = tuple(
-            ctypes.c_float if isinstance(a, float) else ctypes.c_int if isinstance(a, int) else ctypes.c_void_p
-            for a in arguments
-        )
+        typed = tuple(_typed(argument) for argument in arguments)
+        operands = tuple(value for value, _ in typed), tuple(kind for _, kind in typed)
         x, y, z = (*grid, 1, 1)[:3]
         stream = torch.cuda.current_stream().cuda_stream
-        check(driver.cuLaunchKernel(kernel, x, y, z, threads, 1, 1, 0, stream, (values, types), 0))
+        check(driver.cuLaunchKernel(kernel, x, y, z, threads, 1, 1, 0, stream, operands, 0))
 
     def constant(self, name: str) -> int:
         """The 8-byte constant `name`."""

@@ -34,6 +34,8 @@ def plan(
     context: int = 2048,
     max_batch: int = 8,
     step_tokens: int = 48,
+    vocab: int = 1000,
+    rings: int = 1,
     sm: str = "90a",
 ) -> Plan:
     """A small plan with one layer a group, and pages for a full batch unless `pages` says how many."""
@@ -53,7 +55,7 @@ def plan(
             kv_heads=kv_heads,
             head_dim=head_dim,
             intermediate=256,
-            vocab=1000,
+            vocab=vocab,
             context=context,
             norm_eps=1e-6,
             norm_offset=norm_offset,
@@ -97,7 +99,9 @@ def plan(
                 Program(kind="mixed", rows=max_batch, tokens=step_tokens),
             ),
         ),
-        rings=Rings(transport="shm", rings=1, request_slots=64, token_slots=1024, arena_words=65_536, bytes=1 << 20),
+        rings=Rings(
+            transport="shm", rings=rings, request_slots=64, token_slots=1024, arena_words=65_536, bytes=1 << 20
+        ),
         offload=Offload(mode="off", host_budget=0, sparse_blocks=0),
         target=Target(
             name="test", kind="cuda", sm=sm, count=1, memory=1 << 34, read_bandwidth=1e12, flops=1e14, source="none"

@@ -26,36 +26,40 @@ def host(plan, store):
     return HostKernels(compile_engine(host_twin(plan), store))
 
 
-@pytest.mark.parametrize("name", ["edges", "mixed"])
-def test_append_and_attention_agree_with_the_host(plan, cubin_files, host, name):
+@pytest.fixture(params=["edges", "mixed"])
+def kernels(request, plan, cubin_files):
     from .device import Cubin
 
-    batch = Batch(plan, batches(plan)[name])
-    kernels = Kernels(Cubin(cubin_files[plan.name]), batch)
-    model, queries = plan.model, batch.qkv.clone()
+    return Kernels(Cubin(cubin_files[plan.name]), Batch(plan, batches(plan)[request.param]))
+
+
+def test_append_agrees_with_the_host(kernels, host):
+    batch, heads = kernels.batch, kernels.batch.plan.model.heads
+    tolerance = TOLERANCE[batch.plan.model.dtype]
+    queries = batch.qkv.clone()
     for group, pool in enumerate(batch.pools):
-        host_pool, host_qkv = pool.cpu(), queries.float().cpu()
-        host_out = torch.full((batch.tokens, model.heads, model.head_dim), torch.nan)
-        angles = torch.empty(batch.tokens, model.head_dim)
-        workspace = torch.empty(host.workspace_bytes, dtype=torch.uint8)
-        step, frequencies = batch.step.cpu(), batch.frequencies[group].cpu()
-        norms = [norm.cpu() for norm in (batch.q_norm, batch.k_norm)]
+        qkv, host_pool = queries.float().cpu(), pool.cpu()
+        q_norm, k_norm, frequencies = batch.q_norm.cpu(), batch.k_norm.cpu(), batch.frequencies[group].cpu()
+        step, angles = batch.step.cpu(), torch.empty(batch.tokens, batch.plan.model.head_dim)
         host.dp_rope_angles(step.data_ptr(), frequencies.data_ptr(), 1.0, angles.data_ptr())
-        host.dp_rope_append(
-            step.data_ptr(),
-            group,
-            angles.data_ptr(),
-            *(norm.data_ptr() for norm in norms),
-            host_qkv.data_ptr(),
-            host_pool.data_ptr(),
-        )
-        host.dp_attention(
-            step.data_ptr(), group, host_qkv.data_ptr(), host_pool.data_ptr(), workspace.data_ptr(), host_out.data_ptr()
-        )
+        operands = (angles, q_norm, k_norm, qkv, host_pool)
+        host.dp_rope_append(step.data_ptr(), group, *(operand.data_ptr() for operand in operands))
 
         batch.qkv.copy_(queries)
         kernels.append(group)
         pages, offsets = batch.slots(group).unbind(1)
-        appended, host_appended = pool[pages, :, :, offsets], host_pool.cuda()[pages, :, :, offsets].double()
-        assert worst_error(appended, host_appended) < TOLERANCE[model.dtype]
-        assert worst_error(kernels.attend(group), host_out.cuda().double()) < TOLERANCE[model.dtype]
+        host_appended = host_pool.cuda()[pages, :, :, offsets].double()
+        assert worst_error(pool[pages, :, :, offsets], host_appended) < tolerance
+        assert worst_error(batch.qkv[:, :heads], qkv[:, :heads].cuda().double()) < tolerance
+
+
+def test_attention_agrees_with_the_host(kernels, host):
+    batch = kernels.batch
+    for group, pool in enumerate(batch.pools):
+        kernels.append(group)
+        out = torch.full((batch.tokens, batch.plan.model.heads, batch.plan.model.head_dim), torch.nan)
+        workspace = torch.empty(host.workspace_bytes, dtype=torch.uint8)
+        step, qkv, host_pool = batch.step.cpu(), batch.qkv.float().cpu(), pool.cpu()
+        operands = (qkv, host_pool, workspace, out)
+        host.dp_attention(step.data_ptr(), group, *(operand.data_ptr() for operand in operands))
+        assert worst_error(kernels.attend(group), out.cuda().double()) < TOLERANCE[batch.plan.model.dtype]

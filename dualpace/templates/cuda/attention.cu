@@ -11,16 +11,11 @@
 namespace dp {
 namespace {
 
-// A slice is the query heads that one warp scores; the slices of a large group are warps of the same CTA, which work on
-// the same keys at the same time, so that the group's KV comes from memory once.
-constexpr int kMaxSliceHeads = 8;
-constexpr int slices() {
-  int count = (cfg::kGqaRatio + kMaxSliceHeads - 1) / kMaxSliceHeads;
-  while (cfg::kGqaRatio % count != 0) ++count;
-  return count;
-}
-constexpr int kSlices = slices();
-constexpr int kSliceHeads = cfg::kGqaRatio / kSlices;
+// A slice is the query heads that one warp scores, as many as registers hold. The slices of a larger group are warps of
+// the same CTA, which work on the same keys at the same time, so that the group's KV comes from memory once.
+constexpr int kMaxSliceHeads = 4;
+constexpr int kSlices = (cfg::kGqaRatio + kMaxSliceHeads - 1) / kMaxSliceHeads;
+constexpr int kSliceHeads = (cfg::kGqaRatio + kSlices - 1) / kSlices;
 constexpr int kSliceThreads = 128;
 constexpr int kThreads = kSlices * kSliceThreads;
 static_assert(kThreads <= 1024, "this many query heads a KV head do not fit a CTA");
@@ -36,7 +31,12 @@ constexpr int kHeadVectors = cfg::kHeadDim / kVector;
 constexpr int kLanes = lanes_of(kHeadVectors);
 constexpr int kLoads = (kHeadVectors + kLanes - 1) / kLanes;  // of each lane, for one key
 constexpr int kReaders = kSliceThreads / kLanes;
-constexpr int kUnroll = kSliceHeads > 4 ? 2 : 4;  // keys of a reader in flight
+constexpr int kUnroll = 2;  // keys of a reader in flight
+
+// The last slice may have fewer heads than the others; it works on zeros for what is missing and does not store it.
+__device__ bool has_head(int slice, int h) {
+  return kSlices * kSliceHeads == cfg::kGqaRatio || slice * kSliceHeads + h < cfg::kGqaRatio;
+}
 
 // Lanes past a head's last vector hold zeros: they add nothing to a score and their output is not stored.
 __device__ bool holds(int lane, int load) {
@@ -49,6 +49,11 @@ __device__ void load_head(const Element* head, int lane, bool valid, uint4 (&out
     out[j] = valid && holds(lane, j) ? load_vector(head + (lane + j * kLanes) * kVector) : uint4{};
   }
 }
+
+// Of a thread in its CTA.
+struct Place {
+  int slice, reader, lane;
+};
 
 // What a reader has seen of its keys, for the heads of a slice: largest score, sum of exponentials relative to it, and
 // the lane's share of the sum of values so weighted. Scores are in units of log2, so that exp2 serves.
@@ -93,13 +98,14 @@ __device__ void add(Softmax& softmax, float (&score)[kUnroll][kSliceHeads], cons
 
 // Attends the slice's heads at `query` to the reader's share of keys [begin, end) of one KV head.
 __device__ void attend(const Element* query, const Element* pool, const int32_t* table, int kv_head, int begin, int end,
-                       int reader, int lane, Softmax& softmax) {
+                       Place place, Softmax& softmax) {
+  const auto [slice, reader, lane] = place;
   constexpr float kScale = cfg::kAttentionScale * 1.4426950408889634f;  // log2(e)
   float q[kSliceHeads][kLoads][kVector];
 #pragma unroll
   for (int h = 0; h < kSliceHeads; ++h) {
     uint4 raw[kLoads];
-    load_head(query + h * cfg::kHeadDim, lane, true, raw);
+    load_head(query + h * cfg::kHeadDim, lane, has_head(slice, h), raw);
     softmax.max[h] = -INFINITY;
     softmax.sum[h] = 0;
 #pragma unroll
@@ -165,8 +171,9 @@ struct Exchange {
 };
 
 // Combines the readers' softmaxes of each head into a partial result.
-__device__ void combine(const Softmax& softmax, int reader, int lane, Exchange& exchange,
-                        float (*partial)[cfg::kHeadDim], float* lse) {
+__device__ void combine(const Softmax& softmax, Place place, Exchange& exchange, float (*partial)[cfg::kHeadDim],
+                        float* lse) {
+  const auto [slice, reader, lane] = place;
 #pragma unroll
   for (int h = 0; h < kSliceHeads; ++h) {
     exchange.max[reader] = softmax.max[h];
@@ -183,15 +190,17 @@ __device__ void combine(const Softmax& softmax, int reader, int lane, Exchange& 
     for (int r = 0; r < kReaders; ++r) max = fmaxf(max, exchange.max[r]);
     float sum = 0;
     for (int r = 0; r < kReaders; ++r) sum += exchange.sum[r] * exp2f(exchange.max[r] - max);
-    const int thread = threadIdx.x % kSliceThreads;
-    for (int i = thread; i < cfg::kHeadDim; i += kSliceThreads) {
-      float value = 0;
-      for (int r = 0; r < kReaders; ++r) {
-        value += exchange.value[r][i / kVector][i % kVector] * exp2f(exchange.max[r] - max);
+    if (has_head(slice, h)) {
+      const int thread = threadIdx.x % kSliceThreads;
+      for (int i = thread; i < cfg::kHeadDim; i += kSliceThreads) {
+        float value = 0;
+        for (int r = 0; r < kReaders; ++r) {
+          value += exchange.value[r][i / kVector][i % kVector] * exp2f(exchange.max[r] - max);
+        }
+        partial[h][i] = value / sum;
       }
-      partial[h][i] = value / sum;
+      if (thread == 0) lse[h] = (max + log2f(sum)) * 0.6931471805599453f;  // log(2)
     }
-    if (thread == 0) lse[h] = (max + log2f(sum)) * 0.6931471805599453f;  // log(2)
     __syncthreads();
   }
 }
@@ -204,19 +213,18 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     dp_attention(const StepBuffers* step, int group, const AttentionTasks* tasks_of_group, const Element* qkv,
                  const Element* pool, PartialOut* partial, PartialLse* lse) {
   __shared__ Exchange exchange[kSlices];
-  const int slice = threadIdx.x / kSliceThreads;
-  const int reader = threadIdx.x % kSliceThreads / kLanes;
-  const int lane = threadIdx.x % kLanes;
+  const int thread = threadIdx.x % kSliceThreads;
+  const Place place = {static_cast<int>(threadIdx.x) / kSliceThreads, thread / kLanes, thread % kLanes};
   const int kv_head = blockIdx.y;
-  const int first_head = kv_head * cfg::kGqaRatio + slice * kSliceHeads;
+  const int first_head = kv_head * cfg::kGqaRatio + place.slice * kSliceHeads;
   const AttentionTasks& tasks = tasks_of_group[group];
   for (int i = blockIdx.x; i < tasks.count; i += gridDim.x) {
     const auto [token, begin, end] = tasks.task[i];
     const Element* query = qkv + int64_t{token} * kQkvColumns + first_head * cfg::kHeadDim;
     const int32_t* table = step->table[group][step->row_slot[step->token_row[token]]];
     Softmax softmax;
-    attend(query, pool, table, kv_head, begin, end, reader, lane, softmax);
-    combine(softmax, reader, lane, exchange[slice], partial[i] + first_head, lse[i] + first_head);
+    attend(query, pool, table, kv_head, begin, end, place, softmax);
+    combine(softmax, place, exchange[place.slice], partial[i] + first_head, lse[i] + first_head);
   }
 }
 
