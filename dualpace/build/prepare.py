@@ -17,7 +17,7 @@ from dualpace.build.errors import BuildError
 from dualpace.build.progress import Progress
 from dualpace.build.store import Store, digest
 from dualpace.plan.manifest import WeightFiles
-from dualpace.plan.plan import Plan
+from dualpace.plan.plan import Plan, Weights
 
 PREPARE = "dualpace.model.prepare"
 NEEDS = ("tokenizers", "torch")
@@ -26,10 +26,21 @@ RESULT = "result.json"
 
 
 def prepare_model(plan: Plan, store: Store, progress: Progress) -> tuple[Path, WeightFiles | None]:
-    """The folder that becomes `model/` of the bundle, and the weight files with their hashes if they are there.
+    """The folder that becomes `model/` of the bundle, and the weight files with their hashes; None for random weights.
 
-    Raises BuildError.
+    A checkpoint that is not there yet is named without hashes, and the bundle has no tokenizer. Raises BuildError.
     """
+    source = plan.weights.path or plan.weights.hub
+    if source and not (plan.weights.path and Path(plan.weights.path).exists()):
+        progress.note(f"{source} is not here: the bundle has no tokenizer, build again to serve it")
+        absent = plan.model_copy(update={"weights": Weights(kind="random")})
+        return _prepared(absent, store, progress) / MODEL, WeightFiles(folder=source, files={})
+    entry = _prepared(plan, store, progress)
+    folder = _weights_folder(entry)
+    return entry / MODEL, _weight_files(folder, store, progress) if folder else None
+
+
+def _prepared(plan: Plan, store: Store, progress: Progress) -> Path:
     progress.step("hash the checkpoint")
     key = _key(plan, store)
     entry = store.find(key)
@@ -37,8 +48,7 @@ def prepare_model(plan: Plan, store: Store, progress: Progress) -> tuple[Path, W
     if entry is None or not _weights_exist(entry):
         store.drop(key)
         entry = store.add(key, lambda folder: _run(plan, folder, store, progress))
-    folder = _weights_folder(entry)
-    return entry / MODEL, _weight_files(folder, store, progress) if folder else None
+    return entry
 
 
 def _key(plan: Plan, store: Store) -> str:
@@ -83,9 +93,8 @@ def _run(plan: Plan, folder: Path, store: Store, progress: Progress) -> None:
                     result = message
         if process.returncode or not result:
             complaints.seek(0)
-            text = complaints.read()
-            last = text.strip().splitlines()[-1] if text.strip() else f"exit status {process.returncode}"
-            raise BuildError(f"the model could not be prepared: {last}", "model", text)
+            *before, last = complaints.read().strip().splitlines() or [f"exit status {process.returncode}"]
+            raise BuildError(f"the model could not be prepared: {last}", "model", "\n".join(before))
     plan_file.unlink()
     (folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
 

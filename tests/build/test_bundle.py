@@ -120,6 +120,13 @@ def test_without_the_serving_packages_the_remedy_is_named(plan, said, monkeypatc
     assert not (tmp_path / "b").exists()
 
 
+def test_a_checkpoint_that_is_not_here_is_named_and_never_becomes_random_weights(said, folder):
+    plan = example("quickstart")
+    weights = build(plan, folder / "absent.bundle", Store(folder / "store"), said).weights
+    assert (weights.folder, weights.files) == (plan.weights.path, {})
+    assert any(note.startswith(f"{plan.weights.path} is not here: ") for note in said.notes)
+
+
 @pytest.fixture
 def checkpoint(tmp_path) -> Path:
     folder = tmp_path / "checkpoint"
