@@ -1,18 +1,20 @@
 """The frontend's end of a ring. Flags are stored and loaded by the ring library, never here."""
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from dualpace.plan.abi import fixed_view
-from dualpace.plan.structs import MAX_STOP_TOKENS, Finish
+from dualpace.plan.structs import Finish
 
 __all__ = ["Finish", "FrontendRing", "RingError", "SamplingParams", "Status", "TokenEvent"]
 
 _BATCH = 256
 _ERROR_BYTES = 256
+_LARGEST = 2**31 - 1
 _Params = fixed_view("RequestParams")
 _Record = fixed_view("TokenRecord")
 _Status = fixed_view("EngineStatus")
@@ -98,8 +100,13 @@ class FrontendRing:
         `tag` names it in events, and is not in use. Raises ValueError for what the engine could not serve.
         """
         stops = params.stop_tokens
-        if len(stops) > MAX_STOP_TOKENS:
-            raise ValueError(f"stop_tokens has {len(stops)} ids, at most {MAX_STOP_TOKENS} are possible")
+        for name in ("max_tokens", "min_tokens", "top_k"):
+            if not 0 <= getattr(params, name) <= _LARGEST:
+                raise ValueError(f"{name} is {getattr(params, name)}; it has to be from 0 to {_LARGEST}")
+        try:
+            words = array("i", (*stops, *prompt))
+        except OverflowError as overflow:
+            raise ValueError("prompt or stop_tokens holds a number of more than 32 bits; ids are smaller") from overflow
         header = _Params(
             seed=params.seed % 2**64,
             prompt_tokens=len(prompt),
@@ -114,11 +121,12 @@ class FrontendRing:
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
         )
-        words = (ctypes.c_int32 * (len(stops) + len(prompt)))(*stops, *prompt)
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         # Its end may be read by the waiting thread before this call returns.
         self._outstanding[tag] = self._submitted
-        result = self._library.dp_ring_submit(self._handle, tag, ctypes.byref(header), words, error, _ERROR_BYTES)
+        result = self._library.dp_ring_submit(
+            self._handle, tag, ctypes.byref(header), words.buffer_info()[0], error, _ERROR_BYTES
+        )
         if result <= 0:
             del self._outstanding[tag]
         if result < 0:

@@ -60,7 +60,7 @@ DP_FN inline float exact_exp(float x) {
   return x < -86.0f ? 0.0f : scaled;
 }
 
-// ln x for normal x > 0, to 2 ulp away from 1.
+// ln x for normal x >= 1, to 3 ulp.
 DP_FN inline float exact_log(float x) {
   const uint32_t above = bits_of(x) - bits_of(0.70710677f);
   const float e = static_cast<float>(static_cast<int32_t>(above) >> 23);

@@ -1,0 +1,39 @@
+"""Engines and rings of the small plans, compiled once a session."""
+
+import pytest
+
+from .engines import compile_host
+from .plans import PLANS
+from .toy import Toy
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory):
+    """Plan name -> its libraries, compiled when first asked for."""
+    compiled = {}
+
+    def of(plan):
+        if plan.name not in compiled:
+            compiled[plan.name] = compile_host(plan, tmp_path_factory.mktemp(plan.name))
+        return compiled[plan.name]
+
+    return of
+
+
+@pytest.fixture(params=PLANS.values(), ids=PLANS)
+def plan(request):
+    return request.param
+
+
+@pytest.fixture
+def toys(libraries, tmp_path):
+    """Makes engines over the toy model, and ends them."""
+    made = []
+
+    def make(plan, **options):
+        made.append(Toy(plan, libraries(plan), tmp_path / f"rings{len(made)}", **options))
+        return made[-1]
+
+    yield make
+    for toy in made:
+        toy.close()

@@ -1,0 +1,73 @@
+"""Compiles the host engine of a plan, with the probe in it, and the ring library."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from dualpace.build.units import ENGINE, HOST
+from dualpace.engine.scheduler import HostScheduler, Step
+from dualpace.plan.structs import StepKind
+from dualpace.render.sources import render
+
+PROBE = Path(__file__).with_name("probe.cpp")
+
+
+class Libraries(NamedTuple):
+    engine: Path
+    ring: Path
+
+
+def write_sources(plan, folder):
+    for path, text in render(plan).items():
+        if path.startswith(("common/", "host/")):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+
+
+def compile_host(plan, folder, *flags):
+    """`flags` come last, so they win. Warnings are errors."""
+    write_sources(plan, folder)
+    libraries = Libraries(folder / "libengine.so", folder / "libring.so")
+    for source, library in zip((PROBE, "host/ring.cpp"), libraries, strict=True):
+        command = [
+            "g++",
+            *HOST,
+            *ENGINE,
+            "-O1",
+            "-Werror",
+            *flags,
+            "-shared",
+            "-pthread",
+            str(source),
+            "-o",
+            str(library),
+        ]
+        subprocess.run(command, cwd=folder, check=True, timeout=300)
+    return libraries
+
+
+class ProbedScheduler(HostScheduler):
+    """A scheduler that is checked after each step. `members` threads run it as a team; one runs it alone."""
+
+    def __init__(self, *arguments, members=1, **options):
+        super().__init__(*arguments, **options)
+        self._members = members
+        self._library.probe_invariants.argtypes = (ctypes.c_void_p,)
+        self._library.probe_invariants.restype = ctypes.c_char_p
+        self._library.probe_at_rest.argtypes = (ctypes.c_void_p,)
+        self._library.probe_schedule.argtypes = (ctypes.c_void_p, ctypes.c_int)
+
+    def schedule(self) -> Step:
+        if self._members == 1:
+            step = super().schedule()
+        else:
+            self._library.probe_schedule(self._handle, self._members)
+            s = self._step
+            step = Step(s.step, StepKind(s.kind), s.rows, s.tokens, s.samples)
+        fault = self._library.probe_invariants(self._handle)
+        assert fault is None, f"after step {step}: {fault.decode()}"
+        return step
+
+    def at_rest(self):
+        return bool(self._library.probe_at_rest(self._handle))

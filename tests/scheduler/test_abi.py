@@ -1,0 +1,51 @@
+"""The table of shared structs: what g++ makes of it and what ctypes makes of it are the same."""
+
+import ctypes
+import subprocess
+
+from dualpace.plan import abi
+from dualpace.plan.structs import STRUCTS, Finish
+
+from .engines import write_sources
+from .plans import NARROW, ROOMY, TIGHT, small_plan
+
+
+def test_offsets_and_sizes_agree_with_the_compiler(tmp_path):
+    write_sources(TIGHT, tmp_path)
+    lines = ["#include <cstdio>", '#include "common/layout.hpp"', "int main() {"]
+    expected = []
+    for struct in STRUCTS:
+        view = abi.view(struct.name, TIGHT)
+        lines.append(f'  std::printf("{struct.name} %zu\\n", sizeof(dp::{struct.name}));')
+        expected.append(f"{struct.name} {ctypes.sizeof(view)}")
+        for field in struct.fields:
+            member = f"{struct.name}, {field.name}"
+            size = f"sizeof(dp::{struct.name}::{field.name})"
+            lines.append(f'  std::printf("{member} %zu %zu\\n", offsetof(dp::{member}), {size});')
+            place = getattr(view, field.name)
+            expected.append(f"{member} {place.offset} {place.size}")
+    (tmp_path / "offsets.cpp").write_text("\n".join([*lines, "}\n"]))
+    subprocess.run(["g++", "-std=c++20", "-I.", "offsets.cpp", "-o", "offsets"], cwd=tmp_path, check=True)
+    printed = subprocess.run(["./offsets"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert printed.splitlines() == expected
+
+
+def test_records_and_what_different_sides_write_have_cache_lines_of_their_own():
+    for name in ("SubmitRecord", "AbortRecord", "TokenRecord"):
+        record = abi.fixed_view(name)
+        assert ctypes.sizeof(record) == 64
+        assert record.flag.offset == 56
+    control = abi.fixed_view("RingControl")
+    lines = [getattr(control, name).offset // 64 for name in ("epoch", "token_read", "seen_epoch")]
+    assert len(set(lines)) == 3
+
+
+def test_the_hash_follows_the_layout_alone():
+    assert len({abi.layout_hash(plan) for plan in (ROOMY, TIGHT, NARROW)}) == 3
+    assert abi.layout_hash(small_plan("other name", vocab=5)) == abi.layout_hash(ROOMY)
+
+
+def test_enums_are_spelled_out_for_cpp():
+    members = ", ".join(f"k{name} = {value}" for name, value in [("None", 0), ("Stop", 1), ("Length", 2)])
+    assert f"enum class Finish : uint32_t {{ {members}" in abi.structs_text(ROOMY)
+    assert Finish.ENGINE_GONE == 5
