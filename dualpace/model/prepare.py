@@ -22,7 +22,7 @@ from dualpace.model.error import ModelError
 from dualpace.model.generation import chat_template, from_folder, from_gguf
 from dualpace.model.store import new_folder
 from dualpace.model.tokenizer import token_decoder
-from dualpace.plan.checkpoint.gguf_header import GgufError, read_header
+from dualpace.plan.gguf_header import GgufError, read_header
 from dualpace.plan.manifest import CHAT_TEMPLATE, GENERATION, TOKENIZER, Generation
 from dualpace.plan.plan import Plan
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dualpace.plan.checkpoint import CheckpointError, read_checkpoint
-from dualpace.plan.checkpoint.gguf_header import MAX_ARRAY, read_header
+from dualpace.plan.gguf_header import MAX_ARRAY, read_header
 from dualpace.plan.plan import Rope
 from dualpace.plan.rope import inverse_frequencies
 from dualpace.plan.shape import complete

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import cast
 
 from dualpace.plan.checkpoint.fields import Checkpoint, CheckpointError, Fields
-from dualpace.plan.checkpoint.gguf_header import GgufError, GgufHeader, read_floats, read_header
+from dualpace.plan.gguf_header import GgufError, GgufHeader, read_floats, read_header
 from dualpace.plan.plan import Rope
 from dualpace.plan.rope import inverse_frequencies
 from dualpace.spec.models import Family, RopeScaling, Shape
