@@ -1,0 +1,5 @@
+"""`python -m dualpace.cli` is `dualpace`."""
+
+from dualpace.cli import main
+
+main()

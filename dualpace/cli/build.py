@@ -1,0 +1,82 @@
+"""`render` and `build`: from a spec to sources and to a bundle."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from dualpace.cli.inputs import SpecPath, StorePath, load_plan
+from dualpace.cli.terminal import Exit, fail, show
+
+if TYPE_CHECKING:
+    from dualpace.build.errors import BuildError
+    from dualpace.plan.manifest import Manifest
+    from dualpace.plan.plan import Plan
+
+
+def render(
+    spec: SpecPath, output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")]
+) -> None:
+    """Write the sources that a spec compiles to."""
+    from dualpace.render.sources import RenderError
+    from dualpace.render.sources import render as sources_of
+
+    plan = load_plan(spec)
+    try:
+        sources = sources_of(plan)
+    except RenderError as error:
+        fail(str(error))
+    for path, text in sources.items():
+        file = output / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        show(f"{file}\n")
+
+
+def build(
+    spec: SpecPath,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="The bundle.", show_default="<name>.bundle"),
+    ] = None,
+    no_image: Annotated[bool, typer.Option("--no-image", help="Build no container image.")] = False,
+    store: StorePath = None,
+) -> None:
+    """Compile a spec into a bundle, the folder that it is served from."""
+    build_plan(spec, load_plan(spec), output, store)
+    if not no_image:
+        show("no container image was built: this version makes bundles only\n", sys.stderr)
+
+
+def build_plan(spec: Path, plan: Plan, output: Path | None, store: Path | None) -> tuple[Path, Manifest]:
+    """Build `plan`, that of the spec at `spec`, into its bundle; a build that fails ends the command."""
+    from dualpace.build.bundle import build as build_bundle
+    from dualpace.build.errors import BuildError
+    from dualpace.build.progress import report_to
+    from dualpace.build.store import Store
+
+    output = output or Path(f"{plan.name}.bundle")
+    root = store or Path.home() / ".cache" / "dualpace"
+    start = time.monotonic()
+    try:
+        with report_to(sys.stderr) as progress:
+            manifest = build_bundle(plan, output, Store(root.absolute()), progress)
+    except BuildError as error:
+        _fail_build(spec, error)
+    show(f"{output} is built, digest {manifest.digest[:16]}, {time.monotonic() - start:.1f} s\n", sys.stderr)
+    return output, manifest
+
+
+def _fail_build(spec: Path, error: BuildError) -> NoReturn:
+    from dualpace.spec.compose import read_document
+
+    if error.output:
+        show(error.output.rstrip() + "\n", sys.stderr)
+    if not error.key:
+        fail(str(error))
+    span = read_document(spec).span(tuple(error.key.split(".")))
+    fail(f"{spec}:{span.line}:{span.col}: {error}", Exit.FINDINGS)

@@ -1,0 +1,54 @@
+"""The commands, in the order in which help lists them, and the console entry point."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Annotated
+
+import typer
+
+from dualpace import __version__
+from dualpace.cli.build import build, render
+from dualpace.cli.lint import lint
+from dualpace.cli.plan import plan
+from dualpace.cli.schema import schema
+from dualpace.cli.serve import generate, serve
+from dualpace.cli.terminal import Exit, fail, reason, show
+
+app = typer.Typer(
+    help="Compile a YAML deployment spec into an LLM serving appliance.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """The console entry point."""
+    try:
+        app()
+    except OSError as error:
+        fail(reason(error))
+    except Exception:  # what no command foresaw is a fault of ours, and says so
+        traceback.print_exc()
+        fail("internal error, please report it with the lines above", Exit.INTERNAL)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        show(f"dualpace {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Compile a YAML deployment spec into an LLM serving appliance."""
+
+
+for command in (lint, schema, plan, render, build, serve, generate):
+    app.command()(command)

@@ -1,0 +1,108 @@
+"""`serve` and `generate`: start a bundle's processes, and see them end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dualpace.cli.build import build_plan
+from dualpace.cli.inputs import SourcePath, StorePath, ThreadCount, load_plan
+from dualpace.cli.terminal import Exit, fail, show, write
+
+if TYPE_CHECKING:
+    from dualpace.plan.manifest import Manifest
+
+
+def serve(
+    source: SourcePath,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="the spec's")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="TCP port; 0 picks one.", show_default="the spec's")
+    ] = None,
+    threads: ThreadCount = 0,
+    store: StorePath = None,
+) -> None:
+    """Serve a spec, building it first, or a bundle, until interrupted."""
+    from dualpace.build.progress import report_to
+    from dualpace.launch import Appliance, LaunchError, end_on_signals
+
+    bundle, manifest = _served(source, store)
+    serving = manifest.plan.serving
+    end_on_signals()
+    try:
+        with Appliance(
+            bundle, manifest, host or serving.host, serving.port if port is None else port, threads
+        ) as appliance:
+            with report_to(sys.stderr) as progress:
+                appliance.start(progress.step)
+            show(f"ready at {appliance.url}, Ctrl-C drains and ends\n", sys.stderr)
+            appliance.wait()
+    except KeyboardInterrupt:
+        return
+    except LaunchError as error:
+        fail(str(error), Exit.USAGE if error.usage else Exit.INTERNAL)
+
+
+def generate(
+    source: SourcePath,
+    prompt: Annotated[str, typer.Option(help="The text to continue.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 128,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="0 takes the likeliest token.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
+    threads: ThreadCount = 0,
+    store: StorePath = None,
+) -> None:
+    """Start a spec or bundle, stream one completion to the terminal and end."""
+    from dualpace.build.progress import report_to
+    from dualpace.completion import CompletionError, complete
+    from dualpace.launch import Appliance, LaunchError, end_on_signals
+
+    bundle, manifest = _served(source, store)
+    serving = manifest.plan.serving
+    keys = Path(serving.api_key_file).read_text(encoding="utf-8").split() if serving.api_key_file else []
+    request = {
+        "model": serving.model_name,
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+    }
+    end_on_signals()
+    try:
+        with Appliance(bundle, manifest, "127.0.0.1", 0, threads, quiet=True) as appliance:
+            with report_to(sys.stderr) as progress:
+                appliance.start(progress.step)
+            write(prompt)
+            timing = complete(appliance.address, keys[0] if keys else "", request, write)
+            write("\n")
+    except KeyboardInterrupt:
+        raise typer.Exit(Exit.USAGE) from None
+    except LaunchError as error:
+        fail(str(error), Exit.USAGE if error.usage else Exit.INTERNAL)
+    except CompletionError as error:
+        fail(str(error))
+    rate = f"{1 / timing.tpot:.1f} tokens/s" if timing.tpot else "one token"
+    show(
+        f"{timing.tokens} tokens: TTFT {1e3 * timing.ttft:.0f} ms, TPOT {1e3 * timing.tpot:.1f} ms, {rate}\n",
+        sys.stderr,
+    )
+
+
+def _served(source: Path, store: Path | None) -> tuple[Path, Manifest]:
+    """The bundle `source`, or that of the spec `source`, built if need be; a target that nothing serves is refused."""
+    from dualpace.launch import LaunchError, refuse_unserved
+    from dualpace.plan.manifest import BundleError, read_manifest
+
+    try:
+        if source.is_dir():
+            manifest = read_manifest(source)
+            refuse_unserved(manifest.plan)
+            return source, manifest
+        plan = load_plan(source)
+        refuse_unserved(plan)
+    except (BundleError, LaunchError) as error:
+        fail(str(error))
+    return build_plan(source, plan, None, store)

@@ -1,0 +1,48 @@
+"""What commands say and how they end: streams, colour, exit codes."""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+from typing import NoReturn, TextIO
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    CLEAN = 0
+    FINDINGS = 1
+    USAGE = 2
+    INTERNAL = 3
+
+
+def fail(message: str, code: Exit = Exit.USAGE) -> NoReturn:
+    """End the command with one line on stderr."""
+    sys.stderr.write(f"dualpace: {message}\n")
+    sys.exit(code)
+
+
+def reason(error: OSError) -> str:
+    """What went wrong with which file, in one line."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
+def write(text: str) -> None:
+    """Write `text` to stdout at once, as it is."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def show(text: str, stream: TextIO | None = None) -> None:
+    """Write `text`, in colour on a terminal."""
+    stream = stream or sys.stdout
+    if not stream.isatty():
+        stream.write(text)
+        return
+    from rich.console import Console
+
+    from dualpace.lint.reports.colour import STYLES, Highlighter
+
+    console = Console(file=stream, highlighter=Highlighter(), theme=STYLES, soft_wrap=True)
+    console.print(text, end="", markup=False, emoji=False)
