@@ -21,8 +21,6 @@ QUEUED_TOKENS = 2**20
 MIN_ROW_TOKENS = 256
 # Matrix products take about the same time up to 64 rows, so few decode programs are enough.
 DECODE_BUCKETS = (1, 8, 32, 64, 128, 256, 512, 1024)
-# Attention tasks of a step on a GPU beyond one a token, for splitting long rows.
-SPARE_TASKS = 1024
 
 
 class Capacity(NamedTuple):
@@ -90,7 +88,7 @@ class _Sizing:
         """Buffers for rows of up to `context` tokens, `kv_tokens` in all."""
         model, rows, tokens, queued = self.model, self.rows, self.rows + self.chunk, self.spec.scheduler
         splits = -(-context // self.attention.split_tokens)
-        tasks = tokens + SPARE_TASKS if self.target.kind == "cuda" else rows * splits
+        tasks = tokens + self.attention.spare_tasks if self.target.kind == "cuda" else rows * splits
         return _Buffers(
             activations=memory.activation_bytes(model, rows, tokens) + memory.partial_bytes(model, tasks),
             logits=memory.logit_bytes(model, rows),

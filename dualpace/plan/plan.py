@@ -86,11 +86,15 @@ class Weights(Frozen):
 
 
 class Attention(Frozen):
-    """Decode attention. `split_tokens`: KV tokens of one split, so of one work item."""
+    """Decode attention. `split_tokens`: KV tokens of one split, so of one work item.
+
+    On a GPU a step has room for a work item a token, and `spare_tasks` more for splitting long rows.
+    """
 
     page_size: int
     route: Literal["auto", "split", "workqueue", "flashinfer"]
     split_tokens: int
+    spare_tasks: int = 1024
 
 
 class GroupPages(Frozen):

@@ -6,7 +6,7 @@
 namespace dp {
 
 // One task a token always fits; the rest is for splitting the rows of long contexts over the whole GPU.
-constexpr int kMaxAttentionTasks = cfg::kMaxStepTokens + 1024;
+constexpr int kMaxAttentionTasks = cfg::kMaxStepTokens + cfg::kSpareTasks;
 
 // Keys [begin, end) for one query token, all its heads.
 struct AttentionTask {
