@@ -1,0 +1,27 @@
+"""The kernels of a plan, compiled as a bundle's are but without the rest of its library."""
+
+from pathlib import Path
+
+from dualpace.build.compile import compile_libraries
+from dualpace.build.store import Store
+from dualpace.build.units import SHARED, Library, libraries
+from dualpace.plan.manifest import HOST_ENGINE
+from dualpace.plan.plan import Plan
+from dualpace.render.sources import render
+
+_SOURCES = ("host/dispatch.cpp", "host/kernels.cpp")
+
+
+class _Quiet:
+    def step(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+def kernel_library(plan: Plan, store: Path) -> Path:
+    """The library's path in `store`, which may hold it already."""
+    sources = render(plan)
+    (engine,) = (library for library in libraries(plan, sources) if library.output == HOST_ENGINE)
+    units = tuple(unit for unit in engine.units if unit.source in _SOURCES)
+    library = Library(tool="g++", output=HOST_ENGINE, units=units, flags=SHARED)
+    return compile_libraries([library], sources, Store(store), _Quiet())[HOST_ENGINE]
