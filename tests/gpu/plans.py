@@ -93,7 +93,7 @@ def plan(
             max_requests=max_batch + 8,
             max_context=context,
             history_page=64,
-            history_pages=512,
+            history_pages=-(-context // 64) * (max_batch + 8),
             programs=(
                 Program(kind="decode", rows=max_batch, tokens=max_batch),
                 Program(kind="mixed", rows=max_batch, tokens=step_tokens),
