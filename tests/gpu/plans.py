@@ -128,6 +128,7 @@ PLANS = {
         plan("g6-d64-p64-bf16", dtype="bf16", kv_heads=2, ratio=6, head_dim=64, page_size=64),
         plan("g7-d128-p16-bf16", dtype="bf16", kv_heads=4, ratio=7, head_dim=128, page_size=16),
         plan("g8-d128-p128-fp16", dtype="fp16", kv_heads=1, ratio=8, head_dim=128, page_size=128),
+        plan("g9-d64-p16-bf16", dtype="bf16", kv_heads=2, ratio=9, head_dim=64, page_size=16),
         plan("g16-d128-p16-bf16", dtype="bf16", kv_heads=2, ratio=16, head_dim=128, page_size=16),
         plan("g16-d256-p32-fp32", dtype="fp32", kv_heads=1, ratio=16, head_dim=256, page_size=32),
         plan("g8-d80-p16-fp32", dtype="fp32", kv_heads=2, ratio=8, head_dim=80, page_size=16, qk_norm=True),

@@ -52,6 +52,7 @@ def test_attention_matches_float64(kernels):
     batch = kernels.batch
     for group in range(len(batch.pools)):
         kernels.append(group)
+        assert "many-pages" not in batch.plan.name or batch.tables[group].max() > 0xFFFF
         assert worst_error(kernels.attend(group), batch.attention(group)) < TOLERANCE[batch.plan.model.dtype]
 
 
@@ -74,11 +75,6 @@ def test_merge_takes_partial_results_from_any_producer(plan, cubin):
         expected = (weights[:, :, None] * partial[mine].double()).sum(0)
         if mine.stop > mine.start:
             assert worst_error(out[token], expected) < TOLERANCE[plan.model.dtype]
-
-
-def test_page_ids_exceed_16_bits(plan, cubin):
-    if plan.pages[0].pages > 1 << 16:
-        assert Batch(plan, batches(plan)["full"]).tables[0].max() > 1 << 16
 
 
 def test_result_does_not_depend_on_the_number_of_ctas(plan, cubin):

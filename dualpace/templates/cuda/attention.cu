@@ -13,7 +13,7 @@ namespace {
 
 // A slice is the query heads that one warp scores, as many as registers hold. The slices of a larger group are warps of
 // the same CTA, which work on the same keys at the same time, so that the group's KV comes from memory once.
-constexpr int kMaxSliceHeads = 4;
+constexpr int kMaxSliceHeads = 8;
 constexpr int kSlices = (cfg::kGqaRatio + kMaxSliceHeads - 1) / kMaxSliceHeads;
 constexpr int kSliceHeads = (cfg::kGqaRatio + kSlices - 1) / kSlices;
 constexpr int kSliceThreads = 128;
@@ -31,7 +31,7 @@ constexpr int kHeadVectors = cfg::kHeadDim / kVector;
 constexpr int kLanes = lanes_of(kHeadVectors);
 constexpr int kLoads = (kHeadVectors + kLanes - 1) / kLanes;  // of each lane, for one key
 constexpr int kReaders = kSliceThreads / kLanes;
-constexpr int kUnroll = 2;  // keys of a reader in flight
+constexpr int kUnroll = kSliceHeads > 4 ? 2 : 4;  // keys of a reader in flight
 
 // The last slice may have fewer heads than the others; it works on zeros for what is missing and does not store it.
 __device__ bool has_head(int slice, int h) {
