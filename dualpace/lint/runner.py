@@ -1,11 +1,13 @@
 """One spec's way through the compiler's front: read, load, plan, rules, allowances."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dualpace.diagnostic import Diagnostic, Severity, ordered
 from dualpace.lint.allow import read_allowances, unused
-from dualpace.lint.rule import LintContext
+from dualpace.lint.rule import Finding, LintContext, Rule
 from dualpace.lint.rules import RULES
 from dualpace.plan.error import PlanError
 from dualpace.plan.plan import Plan
@@ -13,7 +15,7 @@ from dualpace.plan.resolve import resolve
 from dualpace.spec.compose import read_document
 from dualpace.spec.document import Document
 from dualpace.spec.load import load
-from dualpace.spec.models import Spec
+from dualpace.spec.models import Spec, UnreadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +40,47 @@ def lint_document(document: Document, base: Path, hub_cache: Path | None = None)
     loaded = load(document)
     if loaded.spec is None:
         return Result(document, None, loaded.diagnostics)
-    plan = _plan(document, loaded.spec, base, hub_cache)
-    context = LintContext(document, loaded.spec, plan if isinstance(plan, Plan) else None)
-    diagnostics = _rules(context)
-    # A spec that breaks a rule often breaks resolution for the same reason: one report is enough.
-    if isinstance(plan, Diagnostic) and not _has_error(diagnostics):
-        diagnostics.append(plan)
-    usable = None if _has_error(diagnostics) else context.plan
-    return Result(document, usable, ordered(diagnostics))
+    plans = partial(resolve, base=base, hub_cache=hub_cache)
+    plan, refusal = (None, None) if loaded.unread else _plan(loaded.spec, plans)
+    context = LintContext(document, loaded.spec, plan, refusal, base, plans)
+    diagnostics = ordered([*loaded.diagnostics, *_rules(context)])
+    return Result(document, None if any(d.severity == Severity.ERROR for d in diagnostics) else plan, diagnostics)
 
 
-def _plan(document: Document, spec: Spec, base: Path, hub_cache: Path | None) -> Plan | Diagnostic:
+def _plan(spec: Spec, plans: Callable[[Spec], Plan]) -> tuple[Plan | None, PlanError | None]:
     try:
-        return resolve(spec, base, hub_cache)
-    except PlanError as error:
-        message = ": ".join(part for part in (".".join(map(str, error.path)), error.message) if part)
-        return Diagnostic("DP801", "no-plan", Severity.ERROR, message, error.help, document.span(error.path))
+        return plans(spec), None
+    except PlanError as refusal:
+        return None, refusal
 
 
 def _rules(context: LintContext) -> list[Diagnostic]:
-    """What the rules find and the spec does not allow, and what is wrong with its allowances."""
-    found = [
-        Diagnostic(
-            rule.id, rule.slug, rule.severity, finding.message, finding.help, context.document.span(finding.path)
-        )
-        for rule in RULES
-        for finding in rule.check(context)
-    ]
+    """What the rules find and the spec does not allow, why there is no plan, and what is wrong with allowances."""
+    found = [(finding.path, _diagnostic(context, rule, finding)) for rule in RULES for finding in _check(rule, context)]
     allowances, faults = read_allowances(context.document, frozenset(rule.id for rule in RULES))
-    kept = [d for d in found if not any(allowance.allows(d) for allowance in allowances)]
+    kept = [(path, d) for path, d in found if not any(allowance.allows(d) for allowance in allowances)]
     # Without a plan some rules cannot have found what is allowed.
-    idle = [a for a in allowances if context.plan and not any(a.allows(d) for d in found)]
-    return kept + faults + [unused(allowance) for allowance in idle]
+    idle = [a for a in allowances if context.plan and not any(a.allows(d) for _, d in found)]
+    # What breaks a rule often breaks resolution, too: one report of it is enough.
+    wrong = {path[:1] for path, d in kept if d.severity == Severity.ERROR}
+    refused = [_refused(context, r) for r in [context.refusal] if r and r.path[:1] not in wrong]
+    return [d for _, d in kept] + refused + faults + [unused(allowance) for allowance in idle]
 
 
-def _has_error(diagnostics: list[Diagnostic]) -> bool:
-    return any(d.severity == Severity.ERROR for d in diagnostics)
+def _check(rule: Rule, context: LintContext) -> Iterator[Finding]:
+    """What `rule` finds in the part of the spec that could be read."""
+    try:
+        yield from rule.check(context)
+    except UnreadError:
+        return
+
+
+def _diagnostic(context: LintContext, rule: Rule, finding: Finding) -> Diagnostic:
+    span = context.document.span(finding.path)
+    return Diagnostic(rule.id, rule.slug, rule.severity, finding.message, finding.help, span)
+
+
+def _refused(context: LintContext, refusal: PlanError) -> Diagnostic:
+    message = ": ".join(part for part in (".".join(map(str, refusal.path)), refusal.message) if part)
+    span = context.document.span(refusal.path)
+    return Diagnostic("DP801", "no-plan", Severity.ERROR, message, refusal.help, span)

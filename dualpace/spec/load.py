@@ -11,8 +11,9 @@ from dualpace.diagnostic import Diagnostic, Severity, Span, ordered
 from dualpace.spec import schema
 from dualpace.spec.document import Document, Mapping, Node, Scalar
 from dualpace.spec.models import Spec
+from dualpace.spec.partial import read_in_part
+from dualpace.spec.schema import FieldPath
 
-FieldPath = tuple[str, ...]
 Kind = tuple[str, str]
 
 # What is wrong with a value, most telling first: of the complaints of a union's branches the first names the finding.
@@ -35,27 +36,39 @@ _KINDS: dict[str, Kind] = {
 
 
 class Loaded(NamedTuple):
-    """`spec` is None exactly if there are diagnostics; they are all errors."""
+    """`spec` is None if the document is no mapping. Fields in `unread` raise UnreadError. Diagnostics are errors."""
 
     spec: Spec | None
+    unread: frozenset[FieldPath]
     diagnostics: tuple[Diagnostic, ...]
 
 
+class _Faults(NamedTuple):
+    """Pydantic's complaints, one a field. `unknown` maps a key that no field has to the field that was meant."""
+
+    unknown: dict[FieldPath, FieldPath | None]
+    missing: list[FieldPath]
+    wrong: dict[FieldPath, Kind]
+
+
 def load(document: Document) -> Loaded:
-    """The spec that `document` holds."""
+    """What can be read of the spec that `document` holds."""
     if document.root is None:
-        return Loaded(None, document.diagnostics)
+        return Loaded(None, frozenset(), document.diagnostics)
     try:
         spec = Spec.model_validate(document.data(), strict=True)
     except ValidationError as error:
-        return Loaded(None, ordered([*document.diagnostics, *_explain(document, error)]))
-    return Loaded(None if document.diagnostics else spec, document.diagnostics)
+        faults = _faults(document, error)
+        diagnostics = ordered([*document.diagnostics, *_explain(document, faults)])
+        if not isinstance(document.root, Mapping):
+            return Loaded(None, frozenset(), diagnostics)
+        return Loaded(*read_in_part(document, faults.unknown, [*faults.missing, *faults.wrong]), diagnostics)
+    return Loaded(spec, frozenset(), document.diagnostics)
 
 
-def _explain(document: Document, error: ValidationError) -> Iterator[Diagnostic]:
-    """Pydantic's complaints as findings, one a field."""
-    missing: list[FieldPath] = []
+def _faults(document: Document, error: ValidationError) -> _Faults:
     unknown: list[FieldPath] = []
+    missing: list[FieldPath] = []
     wrong: dict[FieldPath, set[Kind]] = {}
     for complaint in error.errors(include_url=False, include_context=False, include_input=False):
         path = _field_path(complaint["loc"])
@@ -63,19 +76,28 @@ def _explain(document: Document, error: ValidationError) -> Iterator[Diagnostic]
             missing.append(path)
         elif complaint["type"] == "extra_forbidden":
             unknown.append((*path, str(complaint["loc"][-1])))
-        else:
+        elif not _of_another_branch(document, path):
             wrong.setdefault(path, set()).add(_KINDS.get(complaint["type"], _WRONG_TYPE))
-    meant = {path: _meant(path) for path in unknown}
-    for path in unknown:
-        yield _unknown_key(document, path, meant[path])
-    for path in missing:
-        if path not in meant.values():
+    return _Faults(
+        {path: _meant(path) for path in unknown},
+        missing,
+        {path: min(kinds, key=_TELLING.index) for path, kinds in wrong.items()},
+    )
+
+
+def _of_another_branch(document: Document, path: FieldPath) -> bool:
+    """Whether the value at `path` is a mapping where one may be, and what is wrong with it is said of its keys."""
+    return isinstance(document.node(path), Mapping) and bool(schema.properties(schema.field(path)))
+
+
+def _explain(document: Document, faults: _Faults) -> Iterator[Diagnostic]:
+    for path, meant in faults.unknown.items():
+        yield _unknown_key(document, path, meant)
+    for path in faults.missing:
+        if path not in faults.unknown.values():
             yield _missing_key(document, path)
-    for path, kinds in wrong.items():
-        field = schema.field(path)
-        of_other_branches = isinstance(document.node(path), Mapping) and schema.properties(field)
-        if not of_other_branches:
-            yield _wrong_value(document, path, field, min(kinds, key=_TELLING.index))
+    for path, kind in faults.wrong.items():
+        yield _wrong_value(document, path, schema.field(path), kind)
 
 
 def _field_path(loc: tuple[int | str, ...]) -> FieldPath:

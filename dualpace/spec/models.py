@@ -3,7 +3,7 @@
 `auto` may stand in a Spec and never in a Plan. Sizes are in bytes and durations in seconds once parsed.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -22,7 +22,22 @@ Factor = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
-class RopeScaling(Frozen):
+class UnreadError(AttributeError):
+    """A field whose value in the text could not be read; what is wrong with it has been reported."""
+
+
+class Section(Frozen):
+    """Fields of a spec. Where a spec is read in part, one that could not be read raises UnreadError when asked for."""
+
+    if not TYPE_CHECKING:  # else no misspelt attribute would be an error
+
+        def __getattr__(self, name: str) -> Any:
+            if name in type(self).model_fields:
+                raise UnreadError(name)
+            return super().__getattr__(name)
+
+
+class RopeScaling(Section):
     """How rotary frequencies are stretched beyond the context that the model was trained with."""
 
     type: Literal["linear", "llama3", "yarn"] = Field(description="Scaling rule.", examples=["llama3"])
@@ -39,7 +54,7 @@ class RopeScaling(Frozen):
     )
 
 
-class Shape(Frozen):
+class Shape(Section):
     """The architecture's numbers, so that a spec can be linted, planned and built without weights or a network."""
 
     family: Family = Field(description="Architecture family.", examples=["llama"])
@@ -80,13 +95,13 @@ class Shape(Frozen):
     )
 
 
-class RandomWeights(Frozen):
+class RandomWeights(Section):
     """Seeded random weights of the true shape, for measuring."""
 
     random: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(description="Seed of the random weights.", examples=[0])
 
 
-class ModelSection(Frozen):
+class ModelSection(Section):
     """Which model is served. Exactly one of `hub`, `path` or, with random weights, `shape` alone names it."""
 
     hub: str | None = Field(
@@ -120,7 +135,7 @@ class ModelSection(Frozen):
     )
 
 
-class AttentionSection(Frozen):
+class AttentionSection(Section):
     """The attention kernels' specialisation."""
 
     gqa_ratio: Heads | Auto = Field("auto", description="Query heads per KV head, a check.", examples=[4])
@@ -132,7 +147,7 @@ class AttentionSection(Frozen):
     )
 
 
-class SchedulerSection(Frozen):
+class SchedulerSection(Section):
     """Batching and admission."""
 
     max_batch: Annotated[int, Field(gt=0, le=1024)] | Auto = Field(
@@ -149,7 +164,7 @@ class SchedulerSection(Frozen):
     )
 
 
-class NicSection(Frozen):
+class NicSection(Section):
     """How requests reach the engine."""
 
     transport: Literal["shm", "rdma"] = Field(
@@ -164,13 +179,13 @@ class NicSection(Frozen):
     )
 
 
-class SparseOffload(Frozen):
+class SparseOffload(Section):
     """Lossy recall: each step attends to the best blocks only."""
 
     blocks: Tokens = Field(description="KV blocks recalled per row and layer.", examples=[256])
 
 
-class OffloadSection(Frozen):
+class OffloadSection(Section):
     """KV beyond GPU memory."""
 
     mode: Literal["off", "recall", "cooperative"] = Field(
@@ -186,7 +201,7 @@ class OffloadSection(Frozen):
     )
 
 
-class TargetSection(Frozen):
+class TargetSection(Section):
     """The hardware that the deployment is compiled for."""
 
     gpu: Text | None = Field(None, description="GPU by name, see `dualpace plan`.", examples=["h200"])
@@ -200,7 +215,7 @@ class TargetSection(Frozen):
     )
 
 
-class ServingSection(Frozen):
+class ServingSection(Section):
     """The HTTP side."""
 
     host: Text = Field("127.0.0.1", description="Address to listen on.", examples=["0.0.0.0"])
@@ -220,7 +235,7 @@ class ServingSection(Frozen):
     )
 
 
-class Spec(Frozen):
+class Spec(Section):
     """One deployment of one model."""
 
     name: str = Field(

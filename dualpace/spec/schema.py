@@ -12,6 +12,7 @@ FORMATS: dict[str | None, str] = {
 }
 
 Fragment = dict[str, Any]
+FieldPath = tuple[str, ...]
 
 
 def schema_text() -> str:
@@ -20,7 +21,7 @@ def schema_text() -> str:
     return json.dumps(published, indent=2, ensure_ascii=False) + "\n"
 
 
-def field(path: tuple[str, ...]) -> Fragment:
+def field(path: FieldPath) -> Fragment:
     """The schema of the field at `path`, of the whole spec for (). Raises KeyError."""
     fragment = _schema()
     for key in path:

@@ -7,6 +7,13 @@ from dualpace.lint.reports import REPORTS
 from dualpace.lint.runner import lint_document
 from dualpace.spec.compose import compose
 
+SOUND = """\
+model:
+  weights: {random: 0}
+  shape: {family: llama, layers: 2, hidden: 512, heads: 8, kv_heads: 2, intermediate: 1024, vocab: 1000, context: 4096}
+target: {cpu: true}
+"""
+
 
 def report(format_: str, text: str) -> str:
     return REPORTS[format_]([lint_document(compose(text.encode(), "a.yaml"), Path())])
@@ -18,9 +25,11 @@ def test_text_marks_the_place_under_tabs_and_hides_control_characters() -> None:
 
 
 def test_text_keeps_a_finding_of_odd_text_on_its_lines() -> None:
-    lines = report("text", 'name: a\nmodel: {}\ntarget: {}\nnic: {transport: "a\\n\\e[31mb"}\n').splitlines()
-    assert len(lines) == 4
-    assert 'nic.transport is "a  [31mb"' in lines[0]
+    lines = report(
+        "text", 'name: a\nmodel: {hub: a/b}\ntarget: {cpu: true}\nserving: {host: "a\\n\\e[31mb"}\n'
+    ).splitlines()
+    assert len(lines) == 8
+    assert 'serving.host is "a  [31mb"' in lines[4]
 
 
 def test_text_shows_no_source_where_there_is_none() -> None:
@@ -28,7 +37,7 @@ def test_text_shows_no_source_where_there_is_none() -> None:
 
 
 def test_json_has_every_part_of_a_finding() -> None:
-    assert json.loads(report("json", "name: 5\ntarget: {cpu: true}\nmodel: {}\n")) == {
+    assert json.loads(report("json", f"name: 5\n{SOUND}")) == {
         "diagnostics": [
             {
                 "id": "DP104",

@@ -7,10 +7,13 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dualpace.diagnostic import Severity
 from dualpace.lint.reports import REPORTS
 from dualpace.lint.runner import lint_document
 from dualpace.spec import compose as module
 from dualpace.spec.compose import compose
+from dualpace.spec.document import Mapping
+from dualpace.spec.load import load
 
 SPECS = [path.read_bytes() for path in sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))]
 FRAGMENTS = [
@@ -37,7 +40,8 @@ def check(data: bytes) -> None:
     document = compose(data, "a.yaml")
     result = lint_document(document, Path("/nonexistent"))
     lines = document.lines()
-    assert (result.plan is None) == any(d.severity == 3 for d in result.diagnostics)
+    assert (result.plan is None) == any(d.severity == Severity.ERROR for d in result.diagnostics)
+    assert (load(document).spec is None) == (not isinstance(document.root, Mapping))
     for diagnostic in result.diagnostics:
         span = diagnostic.span
         assert 1 <= span.line <= len(lines)

@@ -25,8 +25,8 @@ def one(text: str) -> tuple[str, str, str]:
 
 
 def test_a_good_spec_loads() -> None:
-    spec, diagnostics = load(compose(GOOD.encode(), "a.yaml"))
-    assert diagnostics == ()
+    spec, unread, diagnostics = load(compose(GOOD.encode(), "a.yaml"))
+    assert (unread, diagnostics) == (frozenset(), ())
     assert spec is not None
     assert spec.model.shape is not None
     assert spec.model.shape.kv_heads == 2
