@@ -1,0 +1,35 @@
+"""`dualpace serve` as a process."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Served:
+    process: subprocess.Popen[str]
+    url: str
+
+
+@contextmanager
+def serving(bundle: Path) -> Iterator[Served]:
+    """Serve `bundle` on a free port until the block ends."""
+    command = [sys.executable, "-m", "dualpace.cli", "serve", str(bundle), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr
+            seen = []
+            for line in process.stderr:
+                seen.append(line)
+                if match := re.search(r"ready at (http://\S+),", line):
+                    yield Served(process, match[1])
+                    break
+            else:
+                raise AssertionError("serve ended early:\n" + "".join(seen))
+        finally:
+            process.terminate()
+            process.stderr.close()
