@@ -102,4 +102,6 @@ TIGHT = small_plan(
 )
 # Pages of two tokens and a window of one, chunks cut by the windowed pool.
 NARROW = small_plan("narrow", windows=(1, 0), pages=(4, 48), page_size=2, max_batch=3, history_page=4, history_pages=99)
-PLANS = {plan.name: plan for plan in (ROOMY, TIGHT, NARROW)}
+# History for little more than one long request and the prompts that wait, so that admission waits for history too.
+FORGETFUL = small_plan("forgetful", pages=(14,), rings=2, history_pages=13, request_slots=8)
+PLANS = {plan.name: plan for plan in (ROOMY, TIGHT, NARROW, FORGETFUL)}

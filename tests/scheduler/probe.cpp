@@ -147,8 +147,8 @@ void probe_sample(const float* logits, int n, float temperature, int top_k, floa
   SamplerMemory memory;
   const auto run = [&](auto& team) {
     using Team = std::remove_reference_t<decltype(team)>;
-    const Sampled sampled = Sampler<Team>(team, memory).sample(logits, n, params, position, banned, banned_count,
-                                                               scratch.data());
+    const Sampled sampled =
+        Sampler<Team>(team, memory).sample(logits, n, params, position, banned, banned_count, scratch.data());
     if (!team.leader()) return;
     *token = sampled.token;
     *logprob = sampled.logprob;

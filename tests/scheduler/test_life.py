@@ -8,7 +8,7 @@ import pytest
 from dualpace.engine.ring import Finish, SamplingParams
 from dualpace.plan.structs import StepKind
 
-from .plans import ROOMY, TIGHT, VOCAB, small_plan
+from .plans import FORGETFUL, ROOMY, TIGHT, VOCAB, small_plan
 from .toy import continuation
 
 PROMPT = [5, 17, 60, 2, 44]
@@ -194,3 +194,18 @@ def test_the_engines_own_sampler_obeys_the_requests(toys):
     assert (greedy.tokens, greedy.finish) == ([10, 10, 10], Finish.LENGTH)
     # The stop id is not sampled before min_tokens, rather than passed over.
     assert (held.tokens, held.finish) == ([20, 20, 10], Finish.STOP)
+
+
+def test_prompts_that_wait_for_history_do_not_hold_up_who_has_it(toys):
+    toy = toys(FORGETFUL)
+    context, page = FORGETFUL.schedule.max_context, FORGETFUL.schedule.history_page
+    first, second = (toy.submit([i] * 40, SamplingParams(max_tokens=context - 40), ring=0) for i in (1, 2))
+    while toy.rings[0].status().preempted == 0:
+        toy.step()
+        toy.read(0)
+    # Once the first has ended, these two take all history pages that the preempted one does not hold.
+    toy.submit([3] * 5 * page, SamplingParams(max_tokens=context - 5 * page), ring=1)
+    toy.submit([4] * 2 * page, SamplingParams(max_tokens=1), ring=1)
+    toy.drain(limit=400)
+    toy.check()
+    assert (first.finish, second.finish) == (Finish.LENGTH, Finish.LENGTH)

@@ -41,6 +41,7 @@ struct SamplerMemory {
   float sum[kLanes];
   float tree[kLanes];
   int32_t count[kLanes];
+  int32_t best[kLanes];
 };
 
 template <class Team>
@@ -111,29 +112,31 @@ class Sampler {
 
   // The largest logit and the lowest id that has it; token -1 for a row that cannot be sampled.
   DP_FN Peak find_peak(const float* logits, int n) {
-    float best[Team::kLanesEach];
-    int32_t id[Team::kLanesEach], bad[Team::kLanesEach];
-    own_lanes([&](int, int own) { best[own] = -kInfinity, id[own] = -1, bad[own] = 0; });
+    constexpr int32_t kBad = -2;
+    const int32_t lowest = ordered(-kInfinity), beyond = ordered(kInfinity);
+    int32_t best[Team::kLanesEach], id[Team::kLanesEach], bad[Team::kLanesEach];
+    own_lanes([&](int, int own) { best[own] = lowest, id[own] = -1, bad[own] = 0; });
     lanes(n, [&](int i, int own) {
-      const float x = logits[i];
+      const int32_t x = ordered(logits[i]);
       id[own] = x > best[own] ? i : id[own];
-      best[own] = x > best[own] ? x : best[own];
-      bad[own] |= x < kInfinity ? 0 : 1;
+      best[own] = most(best[own], x);
+      bad[own] |= (x >= beyond) | (x < lowest);
     });
     own_lanes([&](int l, int own) {
-      memory_.sum[l] = best[own];
-      memory_.count[l] = bad[own] != 0 ? -2 : id[own];
+      memory_.best[l] = best[own];
+      memory_.count[l] = bad[own] != 0 ? kBad : id[own];
     });
     halve([&](int a, int b) {
-      const int32_t left = memory_.count[a], right = memory_.count[b];
-      if (left == -2 || right == -2) {
-        memory_.count[a] = -2;
-      } else if (memory_.sum[b] > memory_.sum[a] || (memory_.sum[b] == memory_.sum[a] && right >= 0 && right < left)) {
-        memory_.sum[a] = memory_.sum[b];
-        memory_.count[a] = right;
+      int32_t &left = memory_.count[a], &best_left = memory_.best[a];
+      const int32_t right = memory_.count[b], best_right = memory_.best[b];
+      if (left == kBad || right == kBad) {
+        left = kBad;
+      } else if (best_right > best_left || (best_right == best_left && right < left)) {
+        best_left = best_right;
+        left = right;
       }
     });
-    const Peak peak = {memory_.count[0], memory_.sum[0]};
+    const Peak peak = {memory_.count[0], value_of(memory_.best[0])};
     team_.sync();
     return peak;
   }
