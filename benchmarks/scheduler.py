@@ -113,7 +113,7 @@ def main() -> None:
             print(f"{kind:10} {label:32} {value:8.1f}")
     if output:
         models = re.findall(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        machine = f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores, others busy on them; g++ -O3"
+        machine = f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores, g++ -O3"
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps({"machine": machine, **results}, indent=2) + "\n")
 

@@ -166,7 +166,7 @@ class FrontendRing:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Give up the claim; the engine ends what is left of this epoch when the ring is next claimed."""
+        """Give up the ring; the engine ends what is left of its requests."""
         if self._handle:
             self._library.dp_ring_close(self._handle)
             self._handle = None

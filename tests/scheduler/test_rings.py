@@ -122,6 +122,17 @@ def test_what_was_said_before_stopping_is_still_heard(toys):
     assert event.finish is Finish.ENGINE_GONE
 
 
+def test_a_frontend_that_closes_leaves_nothing_running(toys):
+    toy = toys(ROOMY)
+    for _ in range(9):
+        toy.submit(PROMPT, SamplingParams(max_tokens=60))
+        toy.step()
+    toy.rings[0].close()
+    assert toy.scheduler.wait(0)
+    toy.step()
+    assert toy.scheduler.at_rest()
+
+
 def test_a_new_frontend_starts_afresh_and_the_old_ones_requests_are_freed(toys, libraries):
     toy = toys(ROOMY)
     for _ in range(9):

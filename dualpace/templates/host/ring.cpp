@@ -70,6 +70,14 @@ dp::RingMemory* map(int file, const char* path, char* error, size_t bytes) {
   return nullptr;
 }
 
+// Begins another epoch: what the engine has of the one before it ends. Returns it; 0 is none.
+uint32_t next_epoch(dp::RingControl& control) {
+  const uint32_t epoch = dp::most(dp::observe(control.epoch) + 1, 1u);
+  dp::publish(control.token_read, 0u);
+  dp::publish(control.epoch, epoch);
+  return epoch;
+}
+
 // The counts that the engine has read, which are 0 until it has seen this epoch.
 uint32_t engine_read(const Frontend& f, const uint32_t& count) {
   return dp::observe(f.ring.control.seen_epoch) == f.epoch ? dp::observe(count) : 0;
@@ -151,15 +159,14 @@ void* dp_ring_open(const char* path, uint32_t ring, char* error, size_t bytes) {
     close(file);
     return nullptr;
   }
-  dp::RingControl& control = memory->rings[ring].control;
-  const uint32_t epoch = dp::most(dp::observe(control.epoch) + 1, 1u);
-  dp::publish(control.token_read, 0u);
-  dp::publish(control.epoch, epoch);
-  return new Frontend{file, *memory, memory->rings[ring], epoch};
+  dp::Ring& claimed = memory->rings[ring];
+  return new Frontend{file, *memory, claimed, next_epoch(claimed.control)};
 }
 
+// Gives up the ring, and what was submitted with it.
 void dp_ring_close(void* handle) {
   std::unique_ptr<Frontend> frontend(&frontend_of(handle));
+  next_epoch(frontend->ring.control);
   munmap(&frontend->memory, sizeof frontend->memory);
   close(frontend->file);
 }
