@@ -1,8 +1,8 @@
 """The hardware that plans are made for, as data. A plan never probes the machine it is made on.
 
 Memory is what the driver leaves of the card, in bytes; bandwidth is that of reads of device memory; FLOP/s are dense
-bf16 with fp32 accumulation, without sparsity. Sources stand in each row: "measured" figures were read with a read-only
-kernel and a large matrix product, the others are the vendor's and so only upper bounds.
+bf16 with fp32 accumulation, without sparsity. Each row says where it comes from: "measured" figures were read with a
+read-only kernel and a large matrix product, the others are the vendor's and so only upper bounds.
 """
 
 from typing import Literal, NamedTuple
@@ -26,14 +26,14 @@ class Hardware(NamedTuple):
 GPUS: dict[str, Hardware] = {
     h.name: h
     for h in (
-        Hardware("h200", "cuda", "90a", 139 * GIB, 4.54e12, 790e12, "measured"),
-        Hardware("h100", "cuda", "90a", 79 * GIB, 3.35e12, 989e12, "data sheet: NVIDIA H100 SXM5 80 GB"),
-        Hardware("a100", "cuda", "80", 79 * GIB, 2.039e12, 312e12, "data sheet: NVIDIA A100 SXM4 80 GB"),
-        Hardware("b200", "cuda", "100a", 178 * GIB, 8.0e12, 2.25e15, "data sheet: NVIDIA HGX B200 180 GB"),
-        Hardware("l40s", "cuda", "89", 44 * GIB, 864e9, 362e12, "data sheet: NVIDIA L40S 48 GB"),
-        Hardware("rtx4090", "cuda", "89", 23 * GIB, 1.008e12, 165e12, "white paper: NVIDIA Ada, RTX 4090 24 GB"),
-        # 28 SMs x 4 tensor cores x 64 multiply-adds a cycle at 1.777 GHz.
-        Hardware("rtx3060", "cuda", "86", 11 * GIB, 360e9, 25.5e12, "from the data sheet: NVIDIA RTX 3060 12 GB"),
+        Hardware("h200", "cuda", "90a", 139 * GIB, 4.54e12, 790e12, "measured on one card with CUDA 13.0"),
+        Hardware("h100", "cuda", "90a", 79 * GIB, 3.35e12, 989.4e12, "data sheet of the NVIDIA H100 SXM5 80 GB"),
+        Hardware("b200", "cuda", "100a", 178 * GIB, 8.0e12, 2.25e15, "data sheet of the NVIDIA HGX B200 180 GB"),
+        Hardware("a100", "cuda", "80", 79 * GIB, 2.039e12, 312e12, "data sheet of the NVIDIA A100 SXM4 80 GB"),
+        Hardware("l40s", "cuda", "89", 44 * GIB, 864e9, 362.05e12, "data sheet of the NVIDIA L40S 48 GB"),
+        Hardware("rtx4090", "cuda", "89", 23 * GIB, 1.008e12, 165.2e12, "NVIDIA Ada white paper, RTX 4090 24 GB"),
+        # 28 SMs x 4 tensor cores x 64 multiply-adds a cycle at 1.777 GHz, half the rate of fp16 accumulation.
+        Hardware("rtx3060", "cuda", "86", 11 * GIB, 360e9, 25.5e12, "specification of the NVIDIA RTX 3060 12 GB"),
     )
 }
 # fmt: on
