@@ -8,6 +8,8 @@ from typing import Literal
 from dualpace.frozen import Frozen
 
 DType = Literal["bf16", "fp16", "fp32"]
+Bound = Literal["weights", "compute", "KV", "attention"]
+Part = Literal["products", "attention", "other kernels", "launch"]
 DTYPE_BYTES: dict[DType, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -187,15 +189,47 @@ class Serving(Frozen):
 
 
 class Floor(Frozen):
-    """Roofline at one operating point: the least time a decode step can take, and what bounds it."""
+    """The least times at one operating point, at which each of `rows` rows has `context` tokens.
+
+    `seconds` is what a decode step takes, so TPOT. `ttft_seconds` is from the arrival of that many prompts at an idle
+    engine until the last of them has its first token. Bounds are what most of the time goes to: streaming weights,
+    multiplying with them, reading KV, or attention's own products.
+    """
 
     rows: int
     context: int
+    route: Literal["host", "split", "workqueue", "flashinfer"]
     seconds: float
     weight_seconds: float
     flop_seconds: float
     kv_seconds: float
-    bound: Literal["bandwidth", "compute"]
+    bound: Bound
+    ttft_seconds: float
+    ttft_bound: Bound
+    tokens_per_second: float
+
+
+class ForecastCell(Frozen):
+    """The times to be expected where `Floor` gives the least. The parts of a decode step add up to `seconds`."""
+
+    rows: int
+    context: int
+    seconds: float
+    product_seconds: float
+    attention_seconds: float
+    other_seconds: float
+    launch_seconds: float
+    bound: Part
+    ttft_seconds: float
+    ttft_bound: Part
+    tokens_per_second: float
+
+
+class Forecast(Frozen):
+    """`basis` is what was measured, on what; or, if there are no cells, why nothing can be said."""
+
+    basis: str
+    cells: tuple[ForecastCell, ...]
 
 
 class Plan(Frozen):
@@ -216,3 +250,4 @@ class Plan(Frozen):
     weight_bytes: int
     kv_bytes_per_token: int
     floors: tuple[Floor, ...]
+    forecast: Forecast = Forecast(basis="nobody made one", cells=())

@@ -18,3 +18,8 @@ def time_text(seconds: float) -> str:
         ((seconds * scale, unit) for unit, scale in _TIMES if seconds * scale >= 1), (seconds * 1e6, "us")
     )
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+
+
+def rate_text(rate: float) -> str:
+    """A rate to three figures at least: `12.3`, `5,943`."""
+    return f"{rate:,.{0 if rate >= 100 else 1 if rate >= 10 else 2}f}"

@@ -1,10 +1,11 @@
 """A plan as people read it, and as JSON: the Plan itself, which `Plan.model_validate_json` reads back."""
 
-from collections.abc import Iterator, Sequence
-from textwrap import indent
+from collections.abc import Iterator
 
-from dualpace.plan.plan import Floor, Plan
-from dualpace.plan.quantity import size_text, time_text
+from dualpace.plan.bar import BLOCKS, memory_bar
+from dualpace.plan.plan import Forecast, Plan
+from dualpace.plan.quantity import rate_text, size_text, time_text
+from dualpace.plan.table import facts, table
 
 # Docker's default size of /dev/shm.
 SHM_DEFAULT = 64 * 2**20
@@ -15,27 +16,19 @@ def json_report(plan: Plan) -> str:
     return plan.model_dump_json(indent=2) + "\n"
 
 
-def text_report(plan: Plan) -> str:
-    """The plan at a glance."""
+def text_report(plan: Plan, width: int = 100, glyphs: str = BLOCKS) -> str:
+    """The plan at a glance; its bar is `width` characters wide and drawn with `glyphs`."""
     sections = (
-        (f"{plan.name}: {plan.model.family} on {_hardware(plan)}", _model(plan)),
+        (f"{plan.name}: {plan.model.family} on {_hardware(plan)}", facts(list(_model(plan)))),
         (f"KV pages of {plan.attention.page_size} tokens", _pages(plan)),
-        ("step programs", _programs(plan)),
-        ("memory of one card" if plan.target.kind == "cuda" else "memory", _memory(plan)),
-        ("rings", _rings(plan)),
-        (_roofline_title(plan), _roofline(plan)),
+        ("step programs", facts(list(_programs(plan)))),
+        (_memory_title(plan), memory_bar(plan, width, glyphs)),
+        ("rings", facts(list(_rings(plan)))),
+        (f"floor, the least time at {_rates(plan)}", _floors(plan)),
+        (_forecast_title(plan.forecast), _forecast(plan)),
     )
-    return "\n".join(f"{title}\n{indent(_table(list(rows)), '  ')}" for title, rows in sections)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width: the first to the left, cells that begin with a digit to the right."""
-    widths = [max((len(row[i]) for row in rows if i < len(row) - 1), default=0) for i in range(max(map(len, rows)))]
-    lines = (
-        "  ".join(cell.rjust(width) if i and cell[:1].isdigit() else cell.ljust(width) for i, (cell, width) in cells)
-        for cells in (enumerate(zip(row, widths, strict=False)) for row in rows)
-    )
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    note = "TTFT: the rows' prompts arrive together at an idle engine; until the last of them has its first token.\n"
+    return "\n".join(f"{title}\n{body}" for title, body in sections) + f"\n{note}"
 
 
 def _hardware(plan: Plan) -> str:
@@ -50,7 +43,7 @@ def _model(plan: Plan) -> Iterator[tuple[str, ...]]:
     yield "heads", f"{model.heads} query, {model.kv_heads} KV, GQA {model.gqa_ratio}, head_dim {model.head_dim}"
     yield "parameters", f"{plan.parameters:,}"
     yield "weights", f"{size_text(plan.weight_bytes)} of {model.dtype}"
-    yield "", f"seeded random, seed {weights.seed}" if weights.kind == "random" else weights.path or weights.hub
+    yield "", f"seeded random, seed {weights.seed}" if weights.kind == "random" else weights.hub or weights.path
     yield "context", f"{plan.schedule.max_context:,} of the model's {model.context:,} tokens"
     yield "KV", f"{size_text(plan.kv_bytes_per_token)} a token"
     if plan.offload.mode != "off":
@@ -58,18 +51,22 @@ def _model(plan: Plan) -> Iterator[tuple[str, ...]]:
         yield "offload", f"{plan.offload.mode}, {selection}, {size_text(plan.offload.host_budget)} of host memory"
 
 
-def _pages(plan: Plan) -> Iterator[tuple[str, ...]]:
-    yield "group", "layers", "window", "pages", "a page", "together", "tokens"
-    for group, pool in zip(plan.model.groups, plan.pages, strict=True):
-        yield (
-            group.name,
-            str(len(group.layers)),
-            f"{group.window:,}" if group.window else "none",
-            f"{pool.pages:,}",
-            size_text(pool.page_bytes),
-            size_text(pool.pages * pool.page_bytes),
-            f"{pool.pages * plan.attention.page_size:,}",
-        )
+def _pages(plan: Plan) -> str:
+    return table(
+        ("group", "layers", "window", "pages", "a page", "together", "tokens"),
+        [
+            (
+                group.name,
+                str(len(group.layers)),
+                f"{group.window:,}" if group.window else "-",
+                f"{pool.pages:,}",
+                size_text(pool.page_bytes),
+                size_text(pool.pages * pool.page_bytes),
+                f"{pool.pages * plan.attention.page_size:,}",
+            )
+            for group, pool in zip(plan.model.groups, plan.pages, strict=True)
+        ],
+    )
 
 
 def _programs(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -85,12 +82,10 @@ def _programs(plan: Plan) -> Iterator[tuple[str, ...]]:
     yield "queue", f"{schedule.max_queued_requests:,} requests, {schedule.max_queued_tokens:,} prompt tokens"
 
 
-def _memory(plan: Plan) -> Iterator[tuple[str, ...]]:
-    memory = plan.memory
-    for name in ("weights", "kv", "activations", "logits", "history", "scheduler", "free"):
-        yield "KV" if name == "kv" else name, size_text(getattr(memory, name))
+def _memory_title(plan: Plan) -> str:
+    where = "memory of one card" if plan.target.kind == "cuda" else "memory"
     nominal = ", nominal" if plan.target.source == "nominal" else ""
-    yield "limit", f"{size_text(memory.limit)} of {size_text(plan.target.memory)}{nominal}"
+    return f"{where}: {size_text(plan.memory.limit)} of {size_text(plan.target.memory)}{nominal}"
 
 
 def _rings(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -103,25 +98,48 @@ def _rings(plan: Plan) -> Iterator[tuple[str, ...]]:
     yield "memory", size_text(rings.bytes) + remedy
 
 
-def _roofline_title(plan: Plan) -> str:
+def _rates(plan: Plan) -> str:
     target = plan.target
     rates = f"{target.count * target.read_bandwidth / 1e9:,.0f} GB/s, {target.count * target.flops / 1e12:,.3g} TFLOP/s"
-    source = f"{target.source}; nothing was probed" if target.source == "nominal" else target.source
-    return f"least time of a decode step, and what takes most of it ({rates}; {source})"
+    return f"{rates} ({target.source}{'; nothing was probed' if target.source == 'nominal' else ''})"
 
 
-def _roofline(plan: Plan) -> Iterator[tuple[str, ...]]:
-    contexts = sorted({floor.context for floor in plan.floors})
-    cells = {(floor.rows, floor.context): floor for floor in plan.floors}
-    yield "", *(f"{context:,} tokens" for context in contexts)
-    for rows in sorted({floor.rows for floor in plan.floors}):
-        present = [cells.get((rows, context)) for context in contexts]
-        yield f"{rows} row{'s' * (rows > 1)}", *(_cell(floor) if floor else "" for floor in present)
+def _floors(plan: Plan) -> str:
+    return table(
+        ("rows", "context", "TPOT", "bound by", "TTFT", "bound by", "tokens/s", "route"),
+        [
+            (
+                str(floor.rows),
+                f"{floor.context:,}",
+                time_text(floor.seconds),
+                floor.bound,
+                time_text(floor.ttft_seconds),
+                floor.ttft_bound,
+                rate_text(floor.tokens_per_second),
+                floor.route,
+            )
+            for floor in plan.floors
+        ],
+    )
 
 
-def _cell(floor: Floor) -> str:
-    if floor.kv_seconds > max(floor.weight_seconds, floor.flop_seconds):
-        cause = "KV"
-    else:
-        cause = "weights" if floor.bound == "bandwidth" else "compute"
-    return f"{time_text(floor.seconds)} {cause}"
+def _forecast_title(forecast: Forecast) -> str:
+    return f"forecast, an estimate from {forecast.basis}" if forecast.cells else f"no forecast: {forecast.basis}"
+
+
+def _forecast(plan: Plan) -> str:
+    rows = [
+        (
+            str(cell.rows),
+            f"{cell.context:,}",
+            time_text(cell.seconds),
+            cell.bound,
+            time_text(cell.ttft_seconds),
+            cell.ttft_bound,
+            rate_text(cell.tokens_per_second),
+            f"{cell.seconds / floor.seconds:.2f}",
+        )
+        for cell, floor in zip(plan.forecast.cells, plan.floors, strict=False)
+    ]
+    heading = ("rows", "context", "TPOT", "mostly", "TTFT", "mostly", "tokens/s", "TPOT / floor")
+    return table(heading, rows) if rows else ""

@@ -12,6 +12,7 @@ from dualpace.plan.abi import ring_bytes
 from dualpace.plan.capacity import Capacity, resolve_capacity
 from dualpace.plan.checkpoint import Checkpoint, CheckpointError, read_checkpoint
 from dualpace.plan.error import PlanError
+from dualpace.plan.forecast import forecast
 from dualpace.plan.plan import Attention, Floor, Model, Offload, Plan, Rings, Schedule, Serving, Target, Weights
 from dualpace.plan.roofline import floor, kv_token_bytes, parameters
 from dualpace.plan.shape import complete, differences, resolve_model
@@ -37,6 +38,7 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
     attention = _attention(spec.attention, model, target)
     offload = _offload(spec.offload)
     capacity = resolve_capacity(spec, model, attention, target, offload)
+    floors = _floors(model, target, attention, capacity)
     return Plan(
         name=spec.name,
         model=model,
@@ -52,7 +54,8 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
         parameters=parameters(model),
         weight_bytes=parameters(model) * model.element_bytes,
         kv_bytes_per_token=model.layers * kv_token_bytes(model),
-        floors=_floors(model, target, attention, capacity),
+        floors=floors,
+        forecast=forecast(model, target, capacity.schedule.prefill_chunk, floors),
     )
 
 
@@ -216,12 +219,12 @@ def _serving(spec: Spec, base: Path) -> Serving:
 
 
 def _floors(model: Model, target: Target, attention: Attention, capacity: Capacity) -> tuple[Floor, ...]:
-    """The floor of steps that the KV pages can hold, short and long, from one row to a full batch."""
+    """The floors of what the KV pages can hold, short and long, from one row to a full batch."""
     schedule = capacity.schedule
     rows = (*(n for n in FLOOR_ROWS if n < schedule.max_batch), schedule.max_batch)
     contexts = (*(n for n in FLOOR_CONTEXTS if n < schedule.max_context), schedule.max_context)
     return tuple(
-        floor(model, target, n, context)
+        floor(model, target, attention, schedule.prefill_chunk, n, context)
         for context in contexts
         for n in rows
         if _holds(model, attention, capacity, n, context)

@@ -1,17 +1,43 @@
-"""Counts and the roofline: parameters, bytes, and the least time that a decode step can take.
+"""Counts and the roofline: parameters, bytes, and the least time that decode steps and prompts can take.
 
-floor = max(weight bytes read / bandwidth, matrix-product FLOP / FLOP/s) + KV bytes read / bandwidth. Weights are read
-once a step whatever the rows; the embedding table is only gathered from, unless it is the output head too.
+A floor is the sum over operations of max(bytes / bandwidth, FLOP / FLOP/s). For a decode step that is
+
+    max(weight bytes / bandwidth, matrix-product FLOP / FLOP/s) + max(KV bytes / bandwidth, attention FLOP / FLOP/s)
+
+as all matrix products have the same FLOP a byte; for prompts it is the same for every chunk. Weights are read once a
+step; an embedding table is only gathered from, unless it is the output head too. A multiply-add is two FLOP.
 """
 
-from dualpace.plan.plan import Floor, Model, Target
+from typing import Literal, NamedTuple
+
+from dualpace.plan.plan import Attention, Bound, Floor, LayerGroup, Model, Target
 
 
-def matrix_elements(model: Model) -> int:
-    """Elements of the weights that a token is multiplied with: the layers' linear weights and the output head."""
+class Work(NamedTuple):
+    """What operations move and compute at least."""
+
+    bytes: float
+    flops: float
+
+    def seconds(self, target: Target) -> float:
+        """The least time of it on all cards."""
+        return max(self.bytes / target.read_bandwidth, self.flops / target.flops) / target.count
+
+    def waits_for_memory(self, target: Target) -> bool:
+        """Whether moving takes longer than computing."""
+        return self.bytes / target.read_bandwidth >= self.flops / target.flops
+
+
+def layer_elements(model: Model) -> int:
+    """Elements of the layers' linear weights, with which every token is multiplied."""
     attention = (2 * model.heads + 2 * model.kv_heads) * model.head_dim * model.hidden
     mlp = 3 * model.intermediate * model.hidden
-    return model.layers * (attention + mlp) + model.vocab * model.hidden
+    return model.layers * (attention + mlp)
+
+
+def head_elements(model: Model) -> int:
+    """Elements of the output head, with which every sampled token is multiplied."""
+    return model.vocab * model.hidden
 
 
 def vector_elements(model: Model) -> int:
@@ -24,8 +50,8 @@ def vector_elements(model: Model) -> int:
 
 def parameters(model: Model) -> int:
     """Distinct parameters of the model."""
-    embedding = 0 if model.tie_embeddings else model.vocab * model.hidden
-    return matrix_elements(model) + vector_elements(model) + embedding
+    embedding = 0 if model.tie_embeddings else head_elements(model)
+    return layer_elements(model) + head_elements(model) + vector_elements(model) + embedding
 
 
 def kv_token_bytes(model: Model) -> int:
@@ -33,24 +59,86 @@ def kv_token_bytes(model: Model) -> int:
     return 2 * model.kv_heads * model.head_dim * model.element_bytes
 
 
-def kv_bytes_read(model: Model, context: int) -> int:
-    """Bytes of KV that decoding one token after `context` tokens reads; a window bounds what its layers read."""
-    seen = sum(len(group.layers) * min(context, group.window or context) for group in model.groups)
-    return seen * kv_token_bytes(model)
+def decode_attention(model: Model, context: int) -> Work:
+    """Attention of one token after `context` tokens, in all layers; a window bounds what its layers read."""
+    keys = sum(len(group.layers) * min(context, group.window or context) for group in model.groups)
+    return _attention(model, keys, keys)
 
 
-def floor(model: Model, target: Target, rows: int, context: int) -> Floor:
-    """The least time of a decode step of `rows` rows with `context` tokens of context each, over all cards."""
-    bandwidth = target.read_bandwidth * target.count
-    weights = (matrix_elements(model) + vector_elements(model)) * model.element_bytes / bandwidth
-    flops = 2.0 * matrix_elements(model) * rows / (target.flops * target.count)
-    kv = rows * kv_bytes_read(model, context) / bandwidth
+def prompt_attention(model: Model, tokens: int, chunk: int) -> Work:
+    """Causal attention of a prompt of `tokens` tokens, in all layers; every chunk reads the KV that it sees once."""
+    pairs = sum(len(group.layers) * _pairs(group, tokens) for group in model.groups)
+    reads = sum(len(group.layers) * _reads(group, tokens, chunk) for group in model.groups)
+    return _attention(model, reads, pairs)
+
+
+def _attention(model: Model, keys_read: int, pairs: int) -> Work:
+    """Query-key and weight-value products of `pairs` queries and keys in all heads."""
+    return Work(keys_read * kv_token_bytes(model), 4.0 * model.heads * model.head_dim * pairs)
+
+
+def _pairs(group: LayerGroup, tokens: int) -> int:
+    """Keys that the tokens of a prompt see, all together."""
+    window = min(group.window or tokens, tokens)
+    return window * (window + 1) // 2 + (tokens - window) * window
+
+
+def _reads(group: LayerGroup, tokens: int, chunk: int) -> int:
+    """Keys that the chunks of a prompt read: their own, and those before their first token that it sees."""
+    later_chunks, sees = -(-tokens // chunk) - 1, group.window - 1 if group.window else tokens
+    within = min(later_chunks, sees // chunk)
+    return tokens + chunk * within * (within + 1) // 2 + (later_chunks - within) * sees
+
+
+def route(attention: Attention, target: Target) -> Literal["host", "split", "workqueue", "flashinfer"]:
+    """The attention kernel of a decode step: the one that the spec names, else the only one that there is yet."""
+    if target.kind == "cpu":
+        return "host"
+    return "split" if attention.route == "auto" else attention.route
+
+
+def floor(model: Model, target: Target, attention: Attention, chunk: int, rows: int, context: int) -> Floor:
+    """The floor of `rows` rows with `context` tokens each, prompts being cut into chunks of `chunk` tokens."""
+    elements = layer_elements(model) + head_elements(model)
+    weights = Work((elements + vector_elements(model)) * model.element_bytes, 2.0 * elements * rows)
+    token = decode_attention(model, context)
+    kv = Work(rows * token.bytes, rows * token.flops)
+    ttft, ttft_bound = _prefill(model, target, chunk, rows, context)
+    seconds = weights.seconds(target) + kv.seconds(target)
     return Floor(
         rows=rows,
         context=context,
-        seconds=max(weights, flops) + kv,
-        weight_seconds=weights,
-        flop_seconds=flops,
-        kv_seconds=kv,
-        bound="bandwidth" if weights >= flops else "compute",
+        route=route(attention, target),
+        seconds=seconds,
+        weight_seconds=Work(weights.bytes, 0).seconds(target),
+        flop_seconds=Work(0, weights.flops).seconds(target),
+        kv_seconds=kv.seconds(target),
+        bound=_bound(target, weights, kv),
+        ttft_seconds=ttft,
+        ttft_bound=ttft_bound,
+        tokens_per_second=rows / seconds,
     )
+
+
+def _prefill(model: Model, target: Target, chunk: int, rows: int, context: int) -> tuple[float, Bound]:
+    """The least time of `rows` prompts of `context` tokens one after the other, and what takes most of it."""
+    layers, head = layer_elements(model), head_elements(model)
+    full, rest = divmod(rows * context, chunk)
+
+    def products(tokens: int) -> Work:
+        return Work((layers + vector_elements(model)) * model.element_bytes, 2.0 * layers * tokens)
+
+    seconds = full * products(chunk).seconds(target) + (products(rest).seconds(target) if rest else 0)
+    seconds += Work(head * model.element_bytes, 2.0 * head * rows).seconds(target)
+    prompt = prompt_attention(model, context, chunk)
+    attention = Work(rows * prompt.bytes, rows * prompt.flops)
+    steps = full + (rest > 0)
+    total = Work(steps * products(0).bytes, products(rows * context).flops)
+    return seconds + attention.seconds(target), _bound(target, total, attention)
+
+
+def _bound(target: Target, weights: Work, kv: Work) -> Bound:
+    """What most of the time goes to."""
+    if kv.seconds(target) > weights.seconds(target):
+        return "KV" if kv.waits_for_memory(target) else "attention"
+    return "weights" if weights.waits_for_memory(target) else "compute"

@@ -17,8 +17,15 @@ def test_text_shows_the_figures_that_a_deployment_is_judged_by():
     text = text_report(plan(LLAMA_8B))
     for figure in ("8,030,261,248", "128 KiB a token", "GQA 4", "up to 1, 8, 32, 64, 128, 256 rows", "4,540 GB/s"):
         assert figure in text
-    assert "3.34 ms weights" in text
-    assert "10.9 ms KV" in text
+    assert "   1    1,024  3.34 ms  weights   18.7 ms  compute         300  split" in text
+    assert "   8   32,768  10.9 ms  KV" in text
+
+
+def test_floor_and_forecast_stand_apart():
+    floor, forecast = text_report(plan(LLAMA_8B)).split("\nforecast, an estimate from ")
+    assert "floor, the least time at 4,540 GB/s, 790 TFLOP/s (measured" in floor
+    assert "   1    1,024  4.58 ms  products" in forecast
+    assert "no forecast: no kernel was measured on a100" in text_report(plan(LLAMA_8B, "a100"))
 
 
 def test_text_says_that_the_cpu_figures_are_nominal():
@@ -33,7 +40,8 @@ def test_text_says_what_large_rings_need():
 
 
 def test_lines_fit_a_terminal():
-    assert max(map(len, text_report(plan(GEMMA_270M, gpu=None)).splitlines())) <= 120
+    for deployment in (plan(GEMMA_270M, gpu=None), plan(LLAMA_8B)):
+        assert max(map(len, text_report(deployment, 120).splitlines())) <= 120
 
 
 @pytest.mark.parametrize("format_", ["text", "json"])

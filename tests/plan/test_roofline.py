@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from dualpace.plan.checkpoint import read_checkpoint
-from dualpace.plan.roofline import floor, kv_bytes_read, parameters
+from dualpace.plan.roofline import decode_attention, floor, parameters, prompt_attention
 from dualpace.plan.shape import complete, resolve_model
 
 from .deployments import GEMMA_270M, LLAMA_8B, MISTRAL_7B, plan
@@ -52,17 +52,53 @@ MEASURED_FLOORS = [
 ]
 
 
+def floor_of(deployment, rows, context):
+    return floor(
+        deployment.model, deployment.target, deployment.attention, deployment.schedule.prefill_chunk, rows, context
+    )
+
+
 @pytest.mark.parametrize(("rows", "prompt", "generated", "milliseconds"), MEASURED_FLOORS)
 def test_floors_of_llama_8b_on_h200(rows, prompt, generated, milliseconds):
-    deployment = plan(LLAMA_8B)
-    found = floor(deployment.model, deployment.target, rows, prompt + generated // 2)
+    found = floor_of(plan(LLAMA_8B), rows, prompt + generated // 2)
     assert 1e3 * found.seconds == pytest.approx(milliseconds, rel=0.02)
+    assert found.tokens_per_second == pytest.approx(rows / found.seconds)
 
 
-def test_the_floor_names_what_bounds_the_matrix_products():
+def test_the_floor_names_what_bounds_it():
     deployment = plan(LLAMA_8B)
-    assert floor(deployment.model, deployment.target, 1, 1024).bound == "bandwidth"
-    assert floor(deployment.model, deployment.target, 256, 1024).bound == "compute"
+    assert floor_of(deployment, 1, 1024).bound == "weights"
+    assert floor_of(deployment, 256, 256).bound == "compute"
+    assert floor_of(deployment, 8, 32768).bound == "KV"
+    assert floor_of(deployment, 1, 128).ttft_bound == "weights"
+    assert floor_of(deployment, 1, 1024).ttft_bound == "compute"
+    assert floor_of(deployment, 1, 131072).ttft_bound == "attention"
+
+
+def test_the_ttft_floor_of_one_chunk_is_its_products_and_its_attention():
+    deployment, tokens = plan(LLAMA_8B), 1024
+    layers = 32 * (4096 * 4096 * 2 + 2 * 1024 * 4096 + 3 * 14336 * 4096)
+    pairs = 32 * sum(range(1, tokens + 1))
+    expected = 2 * layers * tokens / 790e12 + 2 * 128256 * 4096 / 4.54e12 + 4 * 32 * 128 * pairs / 790e12
+    assert floor_of(deployment, 1, tokens).ttft_seconds == pytest.approx(expected, rel=1e-3)
+
+
+def test_small_chunks_read_the_weights_more_often():
+    large, small = plan(LLAMA_8B), plan(LLAMA_8B, scheduler__prefill_chunk=64)
+    assert floor_of(large, 1, 1024).ttft_seconds < floor_of(small, 1, 1024).ttft_seconds
+    assert floor_of(small, 1, 1024).ttft_bound == "weights"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "chunk", "window"), [(1, 16, 0), (100, 16, 0), (96, 16, 0), (300, 32, 48), (40, 64, 8)]
+)
+def test_a_prompt_is_counted_as_token_by_token(tokens, chunk, window):
+    model = plan(MISTRAL_7B | {"sliding_window": window or 4096}).model
+    seen = [range(max(0, t - window + 1) if window else 0, t + 1) for t in range(tokens)]
+    read = [set().union(*seen[begin : begin + chunk]) for begin in range(0, tokens, chunk)]
+    found = prompt_attention(model, tokens, chunk)
+    assert found.flops == 4 * 32 * 128 * 32 * sum(map(len, seen))
+    assert found.bytes == 32 * 4096 * sum(map(len, read))
 
 
 def test_an_untied_embedding_table_is_not_read_at_decode_and_a_tied_one_is():
@@ -74,15 +110,23 @@ def test_an_untied_embedding_table_is_not_read_at_decode_and_a_tied_one_is():
 
 def test_a_window_bounds_the_kv_that_a_step_reads():
     model = plan(MISTRAL_7B).model
-    assert kv_bytes_read(model, 4096) == 4096 * 128 * 1024
-    assert kv_bytes_read(model, 32768) == kv_bytes_read(model, 4096)
+    assert decode_attention(model, 4096).bytes == 4096 * 128 * 1024
+    assert decode_attention(model, 32768) == decode_attention(model, 4096)
 
 
 def test_only_full_attention_layers_read_more_kv_past_the_window():
     model = plan(GEMMA_270M, gpu=None).model
-    assert kv_bytes_read(model, 2000) - kv_bytes_read(model, 1000) == 3 * 1000 * 2 * 256 * 2
+    assert decode_attention(model, 2000).bytes - decode_attention(model, 1000).bytes == 3 * 1000 * 2 * 256 * 2
 
 
 def test_cards_share_weights_and_kv():
     one, two = plan(LLAMA_8B), plan(LLAMA_8B, target__count=2)
     assert two.floors[0].seconds == pytest.approx(one.floors[0].seconds / 2)
+    assert two.floors[0].ttft_seconds == pytest.approx(one.floors[0].ttft_seconds / 2)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "asked", "route"), [("h200", "auto", "split"), ("h200", "flashinfer", "flashinfer"), (None, "auto", "host")]
+)
+def test_every_floor_has_a_route(gpu, asked, route):
+    assert {floor.route for floor in plan(LLAMA_8B, gpu, attention__route=asked).floors} == {route}

@@ -1,0 +1,157 @@
+"""What a step is expected to take, from measurements of its parts: an estimate, where a floor is a bound.
+
+    step = matrix products + attention + all other kernels + one launch of the next step
+
+Every figure stands below with its source. A target on which these parts were not measured gets no forecast. Where a
+size lies between two measured ones, time is interpolated; below them the line through the nearest two goes on, above
+them the rate of the largest is kept.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from dualpace.plan.plan import Floor, Forecast, ForecastCell, Model, Part, Target
+from dualpace.plan.program import buffers, step_program
+from dualpace.plan.roofline import Work, kv_token_bytes, prompt_attention
+
+TARGET, DTYPE = "h200", "bf16"
+BASIS = "parts measured on one H200 (cuBLAS of CUDA 13.0, FlashInfer 0.6.11, prefill of vLLM 0.22.1)"
+
+# cuBLAS matrix products, weights read from memory: seconds by rows, for weights of so many elements (4096 x 4096,
+# 6144 x 4096, 4096 x 14336, 28672 x 4096 and 128256 x 4096, which are Llama-3.1-8B's).
+PRODUCT_ELEMENTS = (4096 * 4096, 6144 * 4096, 4096 * 14336, 28672 * 4096, 128256 * 4096)
+PRODUCT_SECONDS = {
+    1: (13.1e-6, 16.0e-6, 31.2e-6, 55.0e-6, 243e-6),
+    16: (13.4e-6, 15.8e-6, 32.3e-6, 56.4e-6, 249e-6),
+    64: (11.8e-6, 16.2e-6, 36.0e-6, 60.6e-6, 271e-6),
+    256: (16.7e-6, 21.0e-6, 47.7e-6, 87.4e-6, 359e-6),
+}
+# FlashInfer's paged decode attention, 32 query and 8 KV heads of 128, pages of 16: seconds of a layer by bytes of KV
+# (1 x 8k, 1 x 32k, 128 x 1k and 8 x 32k tokens).
+ATTENTION_SECONDS = ((2**25, 24.1e-6), (2**27, 52.0e-6), (2**29, 145.8e-6), (2**30, 255.3e-6))
+# Causal attention of prompts, in FLOP/s: what vLLM's 1,183 ms for 32,768 tokens of Llama-3.1-8B leave beside products.
+PROMPT_ATTENTION_FLOPS = 520e12
+# An empty kernel in a graph, and the rate, read and written together, at which a copy moves memory.
+KERNEL_SECONDS = 0.96e-6
+COPY_BANDWIDTH = 4.275e12
+# A step whose last node launches the next.
+LAUNCH_SECONDS = 5.7e-6
+
+
+def forecast(model: Model, target: Target, chunk: int, floors: Sequence[Floor]) -> Forecast:
+    """The forecast of the operating points of `floors`, prompts being cut into chunks of `chunk` tokens."""
+    if target.name != TARGET:
+        return Forecast(basis=f"no kernel was measured on {target.name}", cells=())
+    if target.count > 1:
+        return Forecast(basis="what cards exchange was not measured", cells=())
+    if model.dtype != DTYPE:
+        return Forecast(basis=f"kernels were measured in {DTYPE}, not in {model.dtype}", cells=())
+    steps = _Steps(model, target)
+    return Forecast(basis=BASIS, cells=tuple(_cell(steps, chunk, floor.rows, floor.context) for floor in floors))
+
+
+class _Product:
+    """A matrix product with `elements` weights."""
+
+    def __init__(self, elements: int, target: Target) -> None:
+        self._measured = [
+            (rows, _interpolated(tuple(zip(PRODUCT_ELEMENTS, seconds, strict=True)), elements))
+            for rows, seconds in PRODUCT_SECONDS.items()
+        ]
+        self._large = Work(0, 2.0 * elements).seconds(target)
+
+    def seconds(self, rows: int) -> float:
+        """Seconds with `rows` rows; those beyond the measured ones cost what they do in large products."""
+        most = min(rows, self._measured[-1][0])
+        return _interpolated(self._measured, most) + (rows - most) * self._large
+
+
+class _Steps:
+    """Expected seconds of the parts of `model`'s steps, from the operations of its step program."""
+
+    def __init__(self, model: Model, target: Target) -> None:
+        self.model = model
+        self._products: list[tuple[int, str, _Product]] = []
+        self._kernels = 0
+        self._bytes = {"T": 0, "R": 0}
+        widths = buffers(model)
+        # All layers are alike, so one of them is enough.
+        for op in step_program(model.model_copy(update={"layers": 1})):
+            times = model.layers if op.layer == 0 else 1
+            operands = [widths[name] for name in (*op.inputs, *op.outputs) if name in widths]
+            if op.kind == "linear":
+                (leading, inputs), (_, outputs) = operands
+                self._products.append((times, leading, _Product(inputs * outputs, target)))
+            elif op.kind != "attention":
+                self._kernels += times
+                for leading, width in operands:
+                    self._bytes[leading] += times * width * model.element_bytes
+
+    def products(self, tokens: int, sampled: int) -> float:
+        """Matrix products of `tokens` tokens, `sampled` of which get logits."""
+        rows = {"T": tokens, "R": sampled}
+        return sum(times * product.seconds(rows[leading]) for times, leading, product in self._products)
+
+    def decode_attention(self, rows: int, context: int) -> float:
+        """Attention of a decode step."""
+        return sum(
+            len(group.layers) * _interpolated(ATTENTION_SECONDS, rows * seen * kv_token_bytes(self.model))
+            for group in self.model.groups
+            for seen in [min(context, group.window or context)]
+        )
+
+    def others(self, tokens: int, sampled: int) -> float:
+        """Everything but products and attention."""
+        moved = tokens * self._bytes["T"] + sampled * self._bytes["R"]
+        return self._kernels * KERNEL_SECONDS + moved / COPY_BANDWIDTH
+
+
+def _cell(steps: _Steps, chunk: int, rows: int, context: int) -> ForecastCell:
+    parts: dict[Part, float] = {
+        "products": steps.products(rows, rows),
+        "attention": steps.decode_attention(rows, context),
+        "other kernels": steps.others(rows, rows),
+        "launch": LAUNCH_SECONDS,
+    }
+    prefill = _prefill(steps, chunk, rows, context)
+    seconds = sum(parts.values())
+    return ForecastCell(
+        rows=rows,
+        context=context,
+        seconds=seconds,
+        product_seconds=parts["products"],
+        attention_seconds=parts["attention"],
+        other_seconds=parts["other kernels"],
+        launch_seconds=parts["launch"],
+        bound=_largest(parts),
+        ttft_seconds=sum(prefill.values()),
+        ttft_bound=_largest(prefill),
+        tokens_per_second=rows / seconds,
+    )
+
+
+def _prefill(steps: _Steps, chunk: int, rows: int, context: int) -> dict[Part, float]:
+    """`rows` prompts of `context` tokens, one after the other."""
+    full, rest = divmod(rows * context, chunk)
+    chunks = [(full, chunk), (1, rest)] if rest else [(full, chunk)]
+    count = full + (rest > 0)
+    sampled = -(-rows // count)
+    pairs = rows * prompt_attention(steps.model, context, chunk).flops
+    return {
+        "products": sum(n * steps.products(tokens, sampled) for n, tokens in chunks),
+        "attention": pairs / PROMPT_ATTENTION_FLOPS,
+        "other kernels": sum(n * steps.others(tokens, sampled) for n, tokens in chunks),
+        "launch": count * LAUNCH_SECONDS,
+    }
+
+
+def _largest(parts: dict[Part, float]) -> Part:
+    return max(parts, key=lambda part: parts[part])
+
+
+def _interpolated(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Piecewise linear in `points`, which ascend: the first line goes on below them, the last one's rate above."""
+    if x >= points[-1][0]:
+        return points[-1][1] * x / points[-1][0]
+    (x0, y0), (x1, y1) = next(line for line in pairwise(points) if x <= line[1][0])
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)

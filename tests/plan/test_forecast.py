@@ -1,0 +1,89 @@
+"""Forecasts beside what was measured, and their silence where nothing was."""
+
+import pytest
+
+from dualpace.plan.forecast import PRODUCT_ELEMENTS, PRODUCT_SECONDS, forecast
+
+from .deployments import GEMMA_270M, LLAMA_8B, plan
+
+
+def cell(rows, context, **fields):
+    """The forecast of one operating point of Llama-3.1-8B on an H200."""
+    deployment = plan(LLAMA_8B, **fields)
+    point = deployment.floors[0].model_copy(update={"rows": rows, "context": context})
+    return forecast(deployment.model, deployment.target, deployment.schedule.prefill_chunk, (point,)).cells[0]
+
+
+# Rows, context in the middle of the generation and TPOT in ms of vLLM 0.22.1 on an H200.
+MEASURED_TPOT = [
+    (1, 1152, 5.09),
+    (1, 32832, 6.18),
+    (8, 1152, 6.10),
+    (8, 32800, 13.69),
+    (32, 1152, 6.53),
+    (128, 1152, 11.14),
+    (256, 384, 12.27),
+]
+
+
+@pytest.mark.parametrize(("rows", "context", "milliseconds"), MEASURED_TPOT)
+def test_tpot_lies_between_the_floor_and_what_a_server_on_the_host_reached(rows, context, milliseconds):
+    found = cell(rows, context)
+    assert 0.75 * milliseconds < 1e3 * found.seconds < milliseconds
+
+
+@pytest.mark.parametrize(("rows", "prompt", "milliseconds"), [(1, 32768, 1183), (8, 32768, 9507)])
+def test_long_prompts_take_what_they_took(rows, prompt, milliseconds):
+    assert 1e3 * cell(rows, prompt).ttft_seconds == pytest.approx(milliseconds, rel=0.02)
+
+
+@pytest.mark.parametrize(("rows", "prompt", "milliseconds"), [(1, 1024, 27.6), (8, 1024, 193), (32, 1024, 746)])
+def test_short_prompts_take_less_than_they_took_where_the_host_launched(rows, prompt, milliseconds):
+    assert 0.75 * milliseconds < 1e3 * cell(rows, prompt).ttft_seconds < milliseconds
+
+
+@pytest.mark.parametrize("rows", PRODUCT_SECONDS)
+def test_products_of_measured_sizes_take_what_was_measured(rows):
+    o, qkv, down, gate_up, head = PRODUCT_SECONDS[rows]
+    assert cell(rows, 16).product_seconds == pytest.approx(32 * (o + qkv + down + gate_up) + head)
+    assert len(PRODUCT_ELEMENTS) == 5
+
+
+def test_a_forecast_is_above_its_floor_and_the_sum_of_its_parts():
+    deployment = plan(LLAMA_8B)
+    assert len(deployment.forecast.cells) == len(deployment.floors) > 8
+    for point, found in zip(deployment.floors, deployment.forecast.cells, strict=True):
+        assert (found.rows, found.context) == (point.rows, point.context)
+        assert found.seconds > point.seconds
+        assert found.ttft_seconds > point.ttft_seconds
+        parts = found.product_seconds + found.attention_seconds + found.other_seconds + found.launch_seconds
+        assert found.seconds == pytest.approx(parts)
+        assert found.tokens_per_second == pytest.approx(found.rows / found.seconds)
+
+
+def test_more_of_anything_takes_longer():
+    for rows, more in [(1, 2), (16, 17), (64, 100), (256, 300)]:
+        assert cell(rows, 1024).seconds < cell(more, 1024).seconds
+        assert cell(rows, 1024).ttft_seconds < cell(more, 1024).ttft_seconds
+        assert cell(8, rows * 100).seconds < cell(8, more * 100).seconds
+
+
+def test_what_bounds_a_step_is_its_largest_part():
+    assert cell(1, 1024).bound == "products"
+    assert cell(8, 32768).bound == "attention"
+    assert cell(1, 131072).ttft_bound == "attention"
+
+
+@pytest.mark.parametrize(
+    ("shape", "gpu", "fields", "why"),
+    [
+        (LLAMA_8B, "b200", {}, "no kernel was measured on b200"),
+        (GEMMA_270M, None, {}, "no kernel was measured on cpu"),
+        (LLAMA_8B, "h200", {"target__count": 2}, "what cards exchange was not measured"),
+        (LLAMA_8B, "h200", {"model__dtype": "fp32"}, "kernels were measured in bf16, not in fp32"),
+    ],
+)
+def test_nothing_is_said_where_nothing_was_measured(shape, gpu, fields, why):
+    found = plan(shape, gpu, **fields).forecast
+    assert found.cells == ()
+    assert found.basis == why
