@@ -28,8 +28,19 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """What stands at `span` becomes `text`. A span may end at column 1 of the line after a text's last."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding. `id` is permanent (`DP301`), `slug` its readable name, `help` the remedy."""
+    """One finding. `id` is permanent (`DP301`), `slug` its readable name, `help` the remedy.
+
+    `fix` is the remedy as edits of the text, () where it takes a decision.
+    """
 
     id: str
     slug: str
@@ -37,6 +48,7 @@ class Diagnostic:
     message: str
     help: str
     span: Span
+    fix: tuple[Edit, ...] = ()
 
 
 def ordered(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

@@ -11,6 +11,7 @@ from dualpace import __version__
 from dualpace.cli.build import build, render
 from dualpace.cli.lint import lint
 from dualpace.cli.plan import plan
+from dualpace.cli.rules import rules
 from dualpace.cli.schema import schema
 from dualpace.cli.serve import generate, serve
 from dualpace.cli.terminal import Exit, fail, reason, show
@@ -50,5 +51,5 @@ def _options(
     """Compile a YAML deployment spec into an LLM serving appliance."""
 
 
-for command in (lint, schema, plan, render, build, serve, generate):
+for command in (lint, rules, schema, plan, render, build, serve, generate):
     app.command()(command)

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dualpace.diagnostic import Diagnostic, Severity, Span
+from dualpace.diagnostic import Diagnostic, Edit, Severity, Span
+from dualpace.lint.fix import comment_removal
 from dualpace.spec.document import Document, Scalar
 
 _COMMENT = re.compile(r"(?:^|\s)(#\s*dualpace:\s*allow\b(.*))")
@@ -18,9 +19,10 @@ _ID = re.compile(r"DP\d+")
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """One allowed id. `covers` are the places of the keys and values it is bound to."""
+    """One allowed id, `alone` in its comment. `covers` are the places of the keys and values it is bound to."""
 
     id: str
+    alone: bool
     comment: Span
     covers: frozenset[Span]
 
@@ -44,19 +46,22 @@ def read_allowances(document: Document, known: frozenset[str]) -> tuple[list[All
             )
             continue
         covers = _covered(document, line)
-        for id_ in _ID.findall(match[1]):
+        ids = _ID.findall(match[1])
+        for id_ in ids:
             if id_ in known:
-                allowances.append(Allowance(id_, comment, covers))
+                allowances.append(Allowance(id_, len(ids) == 1, comment, covers))
             else:
                 message = f"{id_} is not a rule that can be allowed"
                 faults.append(_fault("DP903", "allow-unknown", comment, message, "remove it, or correct the id"))
     return allowances, faults
 
 
-def unused(allowance: Allowance) -> Diagnostic:
+def unused(document: Document, allowance: Allowance) -> Diagnostic:
     """The finding that `allowance` no longer allows anything."""
     message = f"{allowance.id} is allowed here, but is not found at this key"
-    return _fault("DP901", "allow-unused", allowance.comment, message, "remove the comment, or move it to the key")
+    help_ = "remove the comment, or move it to the key"
+    fix = (comment_removal(document, allowance.comment),) if allowance.alone else ()
+    return _fault("DP901", "allow-unused", allowance.comment, message, help_, fix)
 
 
 def _comments(document: Document) -> Iterator[tuple[Span, str, int]]:
@@ -81,5 +86,5 @@ def _covered(document: Document, line: int) -> frozenset[Span]:
     return frozenset(span for entry in entries for span in (entry.key, entry.value.span))
 
 
-def _fault(id_: str, slug: str, span: Span, message: str, help_: str) -> Diagnostic:
-    return Diagnostic(id_, slug, Severity.WARNING, message, help_, span)
+def _fault(id_: str, slug: str, span: Span, message: str, help_: str, fix: tuple[Edit, ...] = ()) -> Diagnostic:
+    return Diagnostic(id_, slug, Severity.WARNING, message, help_, span, fix)

@@ -27,12 +27,22 @@ class LintContext(NamedTuple):
     resolve: Callable[[Spec], Plan]
 
 
+class Fix(NamedTuple):
+    """A remedy that takes no decision: the value written as `text`, or, for None, the key removed."""
+
+    text: str | None
+
+
+REMOVE = Fix(None)
+
+
 class Finding(NamedTuple):
-    """What is wrong with the field at `path`, and the remedy. The runner adds id, severity and place."""
+    """What is wrong with the field at `path`, and the remedy. The runner adds id, severity, place and edits."""
 
     path: KeyPath
     message: str
     help: str
+    fix: Fix | None = None
 
 
 class Rule(NamedTuple):
@@ -42,3 +52,8 @@ class Rule(NamedTuple):
     slug: str
     severity: Severity
     check: Callable[[LintContext], Iterator[Finding]]
+
+    @property
+    def summary(self) -> str:
+        """What holds where the rule is silent, in one sentence."""
+        return (self.check.__doc__ or "").partition("\n")[0]

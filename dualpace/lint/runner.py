@@ -7,15 +7,19 @@ from pathlib import Path
 
 from dualpace.diagnostic import Diagnostic, Severity, ordered
 from dualpace.lint.allow import read_allowances, unused
+from dualpace.lint.fix import edits, fixed
 from dualpace.lint.rule import Finding, LintContext, Rule
 from dualpace.lint.rules import RULES
 from dualpace.plan.error import PlanError
 from dualpace.plan.plan import Plan
 from dualpace.plan.resolve import resolve
-from dualpace.spec.compose import read_document
+from dualpace.spec.compose import compose, read_document
 from dualpace.spec.document import Document
 from dualpace.spec.load import load
 from dualpace.spec.models import Spec, UnreadError
+
+# Far more than a spec has fields.
+MAX_REPAIRS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,24 @@ def lint_document(document: Document, base: Path, hub_cache: Path | None = None)
     return Result(document, None if any(d.severity == Severity.ERROR for d in diagnostics) else plan, diagnostics)
 
 
+def repair(result: Result, base: Path, hub_cache: Path | None = None) -> Result:
+    """`result` of the text after every remedy that takes no decision, but for those that leave worse YAML."""
+
+    def after(diagnostic: Diagnostic) -> Result | None:
+        text = fixed(result.document.text, diagnostic.fix)
+        again = lint_document(compose(text.encode(), result.document.file), base, hub_cache)
+        worse = len(again.document.diagnostics) > len(result.document.diagnostics)
+        return None if worse or text == result.document.text else again
+
+    # One at a time, each on the text that the last has left: two together can be wrong where each alone is right.
+    for _ in range(MAX_REPAIRS):
+        better = next((again for d in result.diagnostics if d.fix and (again := after(d))), None)
+        if better is None:
+            break
+        result = better
+    return result
+
+
 def _plan(spec: Spec, plans: Callable[[Spec], Plan]) -> tuple[Plan | None, PlanError | None]:
     try:
         return plans(spec), None
@@ -64,7 +86,7 @@ def _rules(context: LintContext) -> list[Diagnostic]:
     # What breaks a rule often breaks resolution, too: one report of it is enough.
     wrong = {path[:1] for path, d in kept if d.severity == Severity.ERROR}
     refused = [_refused(context, r) for r in [context.refusal] if r and r.path[:1] not in wrong]
-    return [d for _, d in kept] + refused + faults + [unused(allowance) for allowance in idle]
+    return [d for _, d in kept] + refused + faults + [unused(context.document, allowance) for allowance in idle]
 
 
 def _check(rule: Rule, context: LintContext) -> Iterator[Finding]:
@@ -77,7 +99,8 @@ def _check(rule: Rule, context: LintContext) -> Iterator[Finding]:
 
 def _diagnostic(context: LintContext, rule: Rule, finding: Finding) -> Diagnostic:
     span = context.document.span(finding.path)
-    return Diagnostic(rule.id, rule.slug, rule.severity, finding.message, finding.help, span)
+    fix = edits(context.document, finding.path, finding.fix) if finding.fix else ()
+    return Diagnostic(rule.id, rule.slug, rule.severity, finding.message, finding.help, span, fix)
 
 
 def _refused(context: LintContext, refusal: PlanError) -> Diagnostic:

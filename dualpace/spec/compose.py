@@ -58,6 +58,7 @@ class _Composer:
         self._text = text
         self._anchors: dict[str, tuple[Node, int]] = {}
         self._nodes = 0
+        self._end = (1, 1)
 
     def check_encoding(self, data: bytes) -> None:
         """Stop at bytes that are not the text of a YAML file."""
@@ -109,6 +110,7 @@ class _Composer:
     def _node(self, depth: int) -> Node:
         event: Any = self._parser.get_event()
         span = self._span(event)
+        self._end = (span.end_line, span.end_col)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, span)
         before = self._nodes
@@ -147,8 +149,7 @@ class _Composer:
         items = []
         while not self._parser.check_event(yaml.SequenceEndEvent):
             items.append(self._node(depth + 1))
-        self._parser.get_event()
-        return Sequence(span, tuple(items))
+        return Sequence(self._whole(span), tuple(items))
 
     def _mapping(self, span: Span, depth: int) -> Mapping:
         entries: dict[str, Entry] = {}
@@ -167,8 +168,15 @@ class _Composer:
                 self._report(key.span, "DP003", "duplicate-key", message, "keep one of the two")
             else:
                 entries[key.value] = Entry(key.span, value)
-        self._parser.get_event()
-        return Mapping(span, entries)
+        return Mapping(self._whole(span), entries)
+
+    def _whole(self, start: Span) -> Span:
+        """The extent of the collection that begins with `start` and whose end is the next event."""
+        event = self._parser.get_event()
+        end = self._span(event)
+        if (end.line, end.col) < (end.end_line, end.end_col):  # a bracket; a block ends where its last value does
+            self._end = (end.end_line, end.end_col)
+        return Span(self._file, start.line, start.col, *self._end)
 
     def _count(self, nodes: int, span: Span) -> None:
         self._nodes += nodes

@@ -42,7 +42,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Entries in the order of the text."""
+    """Entries in the order of the text. A collection's span ends with its bracket or its last value."""
 
     span: Span
     entries: dict[str, Entry]
@@ -109,6 +109,11 @@ class Document:
 def split_lines(text: str) -> list[str]:
     """`text`'s lines as libyaml counts them."""
     return _LINE_BREAK.split(text)
+
+
+def line_starts(text: str) -> list[int]:
+    """Where in `text` its lines start."""
+    return [0, *(match.end() for match in _LINE_BREAK.finditer(text))]
 
 
 def _plain(node: Node) -> object:

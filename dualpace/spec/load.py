@@ -1,17 +1,19 @@
 """Document -> Spec, or everything that is wrong with it at once, each finding at its place in the text."""
 
 import json
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from dualpace.diagnostic import Diagnostic, Severity, Span, ordered
+from dualpace.diagnostic import Diagnostic, Edit, Severity, Span, ordered
 from dualpace.spec import schema
 from dualpace.spec.document import Document, Mapping, Node, Scalar
 from dualpace.spec.models import Spec
 from dualpace.spec.partial import read_in_part
+from dualpace.spec.scalars import resolve
 from dualpace.spec.schema import FieldPath
 
 Kind = tuple[str, str]
@@ -33,6 +35,8 @@ _KINDS: dict[str, Kind] = {
     "string_pattern_mismatch": _FORMAT,
     "literal_error": _UNKNOWN_VALUE,
 }
+# How YAML 1.1 writes truth values.
+_TRUTH = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
 class Loaded(NamedTuple):
@@ -122,10 +126,14 @@ def _meant(path: FieldPath) -> FieldPath | None:
             return field
     known = {field[-1]: field for field in reversed(everywhere)}
     known |= {name: (*section, name) for name in schema.properties(schema.field(tuple(section)))}
-    spelling = key.lower().replace("-", "_")
+    spelling = _spelling(key)
     siblings = [name for name, field in known.items() if list(field[:-1]) == section]
     close = get_close_matches(spelling, siblings, 1, 0.7) or get_close_matches(spelling, known, 1, 0.8)
     return known[close[0]] if close else None
+
+
+def _spelling(key: str) -> str:
+    return key.lower().replace("-", "_")
 
 
 def _fields(section: FieldPath) -> Iterator[FieldPath]:
@@ -143,6 +151,8 @@ def _unknown_key(document: Document, path: FieldPath, meant: FieldPath | None) -
         return _error(span, ("DP102", "misplaced-key"), message, f"move it {home}")
     if meant:
         help_ = f"did you mean `{meant[-1]}`?" if list(meant[:-1]) == section else f"did you mean `{_dotted(meant)}`?"
+        if meant == (*section, _spelling(key)) and document.node(meant) is None:
+            return _error(span, ("DP101", "unknown-key"), message, help_, meant[-1])
     else:
         help_ = f"its fields are {', '.join(schema.properties(schema.field(tuple(section))))}"
     return _error(span, ("DP101", "unknown-key"), message, help_)
@@ -160,17 +170,40 @@ def _wrong_value(document: Document, path: FieldPath, field: schema.Fragment, ki
     unit = ", a number without a unit" if kind == _NO_UNIT and bare else ""
     message = f"{_dotted(path)} is {_shown(node)}{unit}: must be {schema.expectation(field)}"
     close = get_close_matches(node.text, schema.choices(field), 1) if isinstance(node, Scalar) else []
-    if close:
+    respelt = _respelt(node, field) if isinstance(node, Scalar) else None
+    if respelt:
+        help_ = f"write `{path[-1]}: {respelt}`"
+    elif close:
         help_ = f"did you mean `{close[0]}`?"
     elif "examples" in field:
         help_ = f"for example {_example(path)}: {_description(path)}"
     else:
         help_ = "give it fields, or remove the key"
-    return _error(document.span(path), kind, message, help_)
+    return _error(document.span(path), kind, message, help_, respelt)
 
 
-def _error(span: Span, kind: Kind, message: str, help_: str) -> Diagnostic:
-    return Diagnostic(*kind, Severity.ERROR, message, help_, span)
+def _respelt(node: Scalar, field: schema.Fragment) -> str | None:
+    """What `node` says as a value of `field`, if only letter case, quotes or a word for a truth value are amiss."""
+    bare = resolve(node.text)
+    for option in schema.options(field):
+        words = schema.choices(option)
+        if node.text.lower() in words:
+            return node.text.lower()
+        match option["type"], bare:
+            case "boolean", str() if node.text.lower() in _TRUTH:
+                return _TRUTH[node.text.lower()]
+            case "integer" | "number", bool():
+                continue
+            case ("integer", int()) | ("number", int() | float()) if isinstance(node.value, str):
+                return node.text
+            case "string", int() | float() if not words and re.search(option.get("pattern", ""), node.text):
+                return f'"{node.text}"'
+    return None
+
+
+def _error(span: Span, kind: Kind, message: str, help_: str, respelt: str | None = None) -> Diagnostic:
+    fix = (Edit(span, respelt),) if respelt else ()
+    return Diagnostic(*kind, Severity.ERROR, message, help_, span, fix)
 
 
 def _dotted(path: FieldPath) -> str:

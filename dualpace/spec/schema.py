@@ -1,6 +1,7 @@
 """The published JSON Schema of the spec, and what it says of single fields in words."""
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -35,6 +36,13 @@ def properties(fragment: Fragment) -> dict[str, Fragment]:
     for option in options(fragment):
         found |= option.get("properties", {})
     return found
+
+
+def fields(section: FieldPath = ()) -> Iterator[FieldPath]:
+    """Every field below `section`, sections before what is in them."""
+    for name in properties(field(section)):
+        yield (*section, name)
+        yield from fields((*section, name))
 
 
 def options(fragment: Fragment) -> list[Fragment]:

@@ -1,4 +1,7 @@
-"""The golden pairs: `golden/ID-slug/bad.yaml` with its report `bad.txt`, and `good.yaml`, which the rule lets pass."""
+"""The golden pairs, which the package carries as examples.
+
+`ID-slug/bad.yaml` with its report `bad.txt`, and `good.yaml`, which the rule lets pass.
+"""
 
 from pathlib import Path
 
@@ -6,13 +9,13 @@ from dualpace.lint.reports.text import report
 from dualpace.lint.runner import Result, lint_document
 from dualpace.spec.compose import compose
 
-GOLDEN = Path(__file__).parent / "golden"
-CASES = sorted(folder.name for folder in GOLDEN.iterdir())
+EXAMPLES = Path(__file__).parents[2] / "dualpace" / "lint" / "examples"
+CASES = sorted(folder.name for folder in EXAMPLES.iterdir())
 
 
 def lint(case: str, name: str) -> Result:
     """The result for one of `case`'s specs, named without its folder so that reports are the same everywhere."""
-    file = GOLDEN / case / name
+    file = EXAMPLES / case / name
     return lint_document(compose(file.read_bytes(), name), file.parent)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from dualpace.lint.rules import RULES
 
-from .corpus import CASES, GOLDEN, bad_report, lint
+from .corpus import CASES, EXAMPLES, bad_report, lint
 
 
 def test_every_rule_has_a_pair() -> None:
@@ -17,7 +17,7 @@ def test_ids_and_slugs_are_unique() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_bad_spec_gets_the_reviewed_report(case: str) -> None:
-    assert bad_report(case) == (GOLDEN / case / "bad.txt").read_text(encoding="utf-8")
+    assert bad_report(case) == (EXAMPLES / case / "bad.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("case", CASES)

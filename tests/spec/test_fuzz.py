@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dualpace.diagnostic import Severity
 from dualpace.lint.reports import REPORTS
-from dualpace.lint.runner import lint_document
+from dualpace.lint.runner import lint_document, repair
 from dualpace.spec import compose as module
 from dualpace.spec.compose import compose
 from dualpace.spec.document import Mapping
@@ -48,6 +48,8 @@ def check(data: bytes) -> None:
         assert 1 <= span.col <= len(lines[span.line - 1]) + 1
         assert (span.line, span.col) <= (span.end_line, span.end_col)
         assert diagnostic.message
+    repaired = repair(result, Path("/nonexistent"))
+    assert len(repaired.document.diagnostics) <= len(document.diagnostics)
     for report in REPORTS.values():
         assert report([result]).replace("\n", "").isprintable()
 

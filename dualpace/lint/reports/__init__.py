@@ -2,7 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from dualpace.lint.reports import json, text
+from dualpace.lint.reports import github, json, sarif, text
 from dualpace.lint.runner import Result
 
-REPORTS: dict[str, Callable[[Sequence[Result]], str]] = {"text": text.report, "json": json.report}
+REPORTS: dict[str, Callable[[Sequence[Result]], str]] = {
+    "text": text.report,
+    "json": json.report,
+    "github": github.report,
+    "sarif": sarif.report,
+}

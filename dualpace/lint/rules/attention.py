@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dualpace.diagnostic import Severity
-from dualpace.lint.rule import Finding, LintContext, Rule
+from dualpace.lint.rule import REMOVE, Finding, LintContext, Rule
 
 
 def gqa_ratio(context: LintContext) -> Iterator[Finding]:
@@ -24,7 +24,7 @@ def route(context: LintContext) -> Iterator[Finding]:
     chosen = context.spec.attention.route
     if context.spec.target.cpu and chosen != "auto":
         message = f"attention.route is {chosen}, which has no effect on the CPU engine"
-        yield Finding(("attention", "route"), message, "remove it")
+        yield Finding(("attention", "route"), message, "remove it", REMOVE)
 
 
 ATTENTION_RULES = (

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dualpace.diagnostic import Severity
-from dualpace.lint.rule import Finding, LintContext, Rule
+from dualpace.lint.rule import REMOVE, Finding, LintContext, Rule
 
 
 def budget(context: LintContext) -> Iterator[Finding]:
@@ -21,7 +21,9 @@ def ignored(context: LintContext) -> Iterator[Finding]:
         for name in ("host_budget", "selection"):
             if name in offload.model_fields_set:
                 message = f"offload.{name} has no effect with mode off"
-                yield Finding(("offload", name), message, "remove it, or set `mode: recall` or `mode: cooperative`")
+                yield Finding(
+                    ("offload", name), message, "remove it, or set `mode: recall` or `mode: cooperative`", REMOVE
+                )
 
 
 def on_cpu(context: LintContext) -> Iterator[Finding]:
