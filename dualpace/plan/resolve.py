@@ -24,7 +24,7 @@ __all__ = ["PlanError", "resolve"]
 PAGE_SIZE = 16
 # A multiple of every page size; long enough that merging partials costs little beside reading the KV.
 SPLIT_TOKENS = 256
-FLOOR_ROWS = (1, 8, 32, 128)
+FLOOR_ROWS = (1, 8, 32, 64, 128, 256, 512)
 FLOOR_CONTEXTS = (1024, 8192, 32768)
 MIN_TOKEN_SLOTS = 4096
 MIN_ARENA_WORDS = 65536

@@ -120,7 +120,7 @@ def _field_path(loc: tuple[int | str, ...]) -> FieldPath:
 def _meant(path: FieldPath) -> FieldPath | None:
     """The field that the writer of the unknown key at `path` most likely had in mind."""
     *section, key = path
-    everywhere = list(_fields(()))
+    everywhere = list(schema.fields())
     for field in everywhere:
         if field[-1] == key:
             return field
@@ -134,12 +134,6 @@ def _meant(path: FieldPath) -> FieldPath | None:
 
 def _spelling(key: str) -> str:
     return key.lower().replace("-", "_")
-
-
-def _fields(section: FieldPath) -> Iterator[FieldPath]:
-    for name in schema.properties(schema.field(section)):
-        yield (*section, name)
-        yield from _fields((*section, name))
 
 
 def _unknown_key(document: Document, path: FieldPath, meant: FieldPath | None) -> Diagnostic:
