@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from dualpace.plan import memory
-from dualpace.plan.error import PlanError
+from dualpace.plan.error import CapacityError
 from dualpace.plan.paging import KvLayout
 from dualpace.plan.plan import Attention, GroupPages, Memory, Model, Offload, Program, Schedule, Target
 from dualpace.plan.quantity import size_text
@@ -45,7 +45,7 @@ class _Buffers(NamedTuple):
 
 
 def resolve_capacity(spec: Spec, model: Model, attention: Attention, target: Target, offload: Offload) -> Capacity:
-    """Capacities of one card. Raises PlanError when weights, buffers or the asked capacities do not fit it."""
+    """Capacities of one card. Raises CapacityError when weights, buffers or the asked capacities do not fit it."""
     asked = spec.scheduler.max_batch
     rows = MAX_BATCH[target.kind] if asked == "auto" else asked
     while True:
@@ -125,7 +125,7 @@ class _Sizing:
         resident = self.layout.longest_row(budget, context)
         pages = self.layout.pools(budget, self.rows, context, resident)
         if pages is None:
-            raise PlanError(
+            raise CapacityError(
                 ("scheduler", "max_batch"),
                 f"{size_text(budget)} of KV memory cannot give {self.rows} rows a page each",
                 "lower max_batch or raise target.kv_budget",
@@ -137,7 +137,7 @@ class _Sizing:
     def _checked_budget(self) -> int:
         fraction = self.spec.target.memory_fraction
         if self.available <= 0:
-            raise PlanError(
+            raise CapacityError(
                 ("target",),
                 f"{size_text(self.weights)} of weights and {size_text(self.limit - self.weights - self.available)} of "
                 f"buffers exceed {size_text(self.limit)}, {fraction:g} of the {self.target.name}'s memory",
@@ -145,7 +145,7 @@ class _Sizing:
             )
         budget = self.budget()
         if budget > self.available:
-            raise PlanError(
+            raise CapacityError(
                 ("target", "kv_budget"),
                 f"{size_text(budget)} exceeds the {size_text(self.available)} that weights and buffers leave",
                 "lower it, or leave it `auto`",
@@ -156,13 +156,13 @@ class _Sizing:
         """The longest row, in tokens."""
         longest = self.layout.longest_row(budget + self.host, self.ceiling)
         if longest == 0:
-            raise PlanError(
+            raise CapacityError(
                 ("target", "kv_budget"),
                 f"{size_text(budget)} of KV memory does not hold one page of {self.layout.row_bytes(1)} bytes",
                 "raise kv_budget",
             )
         if self.spec.model.max_context != "auto" and longest < self.ceiling:
-            raise PlanError(
+            raise CapacityError(
                 ("model", "max_context"),
                 f"{self.ceiling} tokens of one row do not fit {size_text(budget + self.host)} of KV memory: "
                 f"the largest that fits is {longest}",
@@ -170,7 +170,7 @@ class _Sizing:
             )
         asked = self.spec.scheduler.max_queued_tokens
         if asked != "auto" and asked < longest:
-            raise PlanError(
+            raise CapacityError(
                 ("scheduler", "max_queued_tokens"),
                 f"{asked} tokens cannot hold one prompt of max_context, {longest} tokens",
                 f"raise it to {longest} or more, or lower model.max_context",

@@ -1,4 +1,4 @@
-"""The one exception of resolution."""
+"""The exceptions of resolution."""
 
 
 class PlanError(Exception):
@@ -13,3 +13,7 @@ class PlanError(Exception):
     def __str__(self) -> str:
         where = ".".join(str(part) for part in self.path)
         return f"{where}: {self.message}" + (f"; {self.help}" if self.help else "")
+
+
+class CapacityError(PlanError):
+    """A deployment that does not fit the memory of its target."""

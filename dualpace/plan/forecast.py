@@ -7,15 +7,16 @@ size lies between two measured ones, time is interpolated; below them the line t
 them the rate of the largest is kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from dualpace.plan.plan import Floor, Forecast, ForecastCell, Model, Part, Target
 from dualpace.plan.program import buffers, step_program
 from dualpace.plan.roofline import Work, kv_token_bytes, prompt_attention
 
+Points = tuple[tuple[float, float], ...]
+
 TARGET, DTYPE = "h200", "bf16"
-BASIS = "parts measured on one H200 (cuBLAS of CUDA 13.0, FlashInfer 0.6.11, prefill of vLLM 0.22.1)"
 
 # cuBLAS matrix products, weights read from memory: seconds by rows, for weights of so many elements (4096 x 4096,
 # 6144 x 4096, 4096 x 14336, 28672 x 4096 and 128256 x 4096, which are Llama-3.1-8B's).
@@ -26,9 +27,17 @@ PRODUCT_SECONDS = {
     64: (11.8e-6, 16.2e-6, 36.0e-6, 60.6e-6, 271e-6),
     256: (16.7e-6, 21.0e-6, 47.7e-6, 87.4e-6, 359e-6),
 }
-# FlashInfer's paged decode attention, 32 query and 8 KV heads of 128, pages of 16: seconds of a layer by bytes of KV
-# (1 x 8k, 1 x 32k, 128 x 1k and 8 x 32k tokens).
-ATTENTION_SECONDS = ((2**25, 24.1e-6), (2**27, 52.0e-6), (2**29, 145.8e-6), (2**30, 255.3e-6))
+# Decode attention, 8 KV heads of 128 and pages of 16: by route and query heads a KV head, seconds of a layer by bytes
+# of its KV. The split route's are those of benchmarks/results/gpu_first_light.json with the merge, the slower of two
+# traces of one size; FlashInfer's are of 1 x 8k, 1 x 32k, 128 x 1k and 8 x 32k tokens.
+ATTENTION_SECONDS: dict[str, dict[int, Points]] = {
+    "split": {
+        4: ((2**25, 23.3e-6), (2**27, 68.8e-6), (2**29, 239.7e-6), (2**30, 405.7e-6), (33 * 2**26, 824.3e-6)),
+        8: ((2**25, 32.6e-6), (2**27, 118.5e-6), (2**29, 458.9e-6), (2**30, 829.7e-6), (33 * 2**26, 1641.9e-6)),
+    },
+    "flashinfer": {4: ((2**25, 24.1e-6), (2**27, 52.0e-6), (2**29, 145.8e-6), (2**30, 255.3e-6))},
+}
+ATTENTION_SOURCE = {"split": "the split kernel", "flashinfer": "FlashInfer 0.6.11"}
 # Causal attention of prompts, in FLOP/s: what vLLM's 1,183 ms for 32,768 tokens of Llama-3.1-8B leave beside products.
 PROMPT_ATTENTION_FLOPS = 520e12
 # An empty kernel in a graph, and the rate, read and written together, at which a copy moves memory.
@@ -40,14 +49,27 @@ LAUNCH_SECONDS = 5.7e-6
 
 def forecast(model: Model, target: Target, chunk: int, floors: Sequence[Floor]) -> Forecast:
     """The forecast of the operating points of `floors`, prompts being cut into chunks of `chunk` tokens."""
-    if target.name != TARGET:
-        return Forecast(basis=f"no kernel was measured on {target.name}", cells=())
-    if target.count > 1:
-        return Forecast(basis="what cards exchange was not measured", cells=())
-    if model.dtype != DTYPE:
-        return Forecast(basis=f"kernels were measured in {DTYPE}, not in {model.dtype}", cells=())
+    routes = sorted({floor.route for floor in floors})
+    for reason in _unmeasured(model, target, routes):
+        return Forecast(basis=reason, cells=())
+    kernels = ", ".join(ATTENTION_SOURCE[route] for route in routes)
+    basis = f"parts measured on one H200: cuBLAS of CUDA 13.0, {kernels}, prefill of vLLM 0.22.1"
     steps = _Steps(model, target)
-    return Forecast(basis=BASIS, cells=tuple(_cell(steps, chunk, floor.rows, floor.context) for floor in floors))
+    return Forecast(basis=basis, cells=tuple(_cell(steps, chunk, floor) for floor in floors))
+
+
+def _unmeasured(model: Model, target: Target, routes: Sequence[str]) -> Iterator[str]:
+    """Why a forecast would be an invention."""
+    if target.name != TARGET:
+        yield f"no kernel was measured on {target.name}"
+    if target.count > 1:
+        yield "what cards exchange was not measured"
+    if model.dtype != DTYPE:
+        yield f"kernels were measured in {DTYPE}, not in {model.dtype}"
+    for route in routes:
+        measured = ATTENTION_SECONDS.get(route, {})
+        if model.gqa_ratio > max(measured, default=0):
+            yield f"attention of {model.gqa_ratio} query heads a KV head was not measured on the {route} route"
 
 
 class _Product:
@@ -92,13 +114,12 @@ class _Steps:
         rows = {"T": tokens, "R": sampled}
         return sum(times * product.seconds(rows[leading]) for times, leading, product in self._products)
 
-    def decode_attention(self, rows: int, context: int) -> float:
-        """Attention of a decode step."""
-        return sum(
-            len(group.layers) * _interpolated(ATTENTION_SECONDS, rows * seen * kv_token_bytes(self.model))
-            for group in self.model.groups
-            for seen in [min(context, group.window or context)]
-        )
+    def decode_attention(self, route: str, rows: int, context: int) -> float:
+        """Attention of a decode step. A group of query heads takes as long as the next larger one that was measured."""
+        measured = ATTENTION_SECONDS[route]
+        points = measured[min(ratio for ratio in measured if ratio >= self.model.gqa_ratio)]
+        tokens = [(len(group.layers), rows * min(context, group.window or context)) for group in self.model.groups]
+        return sum(layers * _interpolated(points, seen * kv_token_bytes(self.model)) for layers, seen in tokens)
 
     def others(self, tokens: int, sampled: int) -> float:
         """Everything but products and attention."""
@@ -106,10 +127,11 @@ class _Steps:
         return self._kernels * KERNEL_SECONDS + moved / COPY_BANDWIDTH
 
 
-def _cell(steps: _Steps, chunk: int, rows: int, context: int) -> ForecastCell:
+def _cell(steps: _Steps, chunk: int, point: Floor) -> ForecastCell:
+    rows, context = point.rows, point.context
     parts: dict[Part, float] = {
         "products": steps.products(rows, rows),
-        "attention": steps.decode_attention(rows, context),
+        "attention": steps.decode_attention(point.route, rows, context),
         "other kernels": steps.others(rows, rows),
         "launch": LAUNCH_SECONDS,
     }

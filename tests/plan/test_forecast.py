@@ -1,15 +1,20 @@
 """Forecasts beside what was measured, and their silence where nothing was."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from dualpace.plan.forecast import PRODUCT_ELEMENTS, PRODUCT_SECONDS, forecast
+from dualpace.plan.forecast import ATTENTION_SECONDS, PRODUCT_ELEMENTS, PRODUCT_SECONDS, forecast
 
 from .deployments import GEMMA_270M, LLAMA_8B, plan
 
+BENCHMARK = Path("benchmarks/results/gpu_first_light.json")
 
-def cell(rows, context, **fields):
+
+def cell(rows, context, route="flashinfer"):
     """The forecast of one operating point of Llama-3.1-8B on an H200."""
-    deployment = plan(LLAMA_8B, **fields)
+    deployment = plan(LLAMA_8B, attention__route=route)
     point = deployment.floors[0].model_copy(update={"rows": rows, "context": context})
     return forecast(deployment.model, deployment.target, deployment.schedule.prefill_chunk, (point,)).cells[0]
 
@@ -49,6 +54,30 @@ def test_products_of_measured_sizes_take_what_was_measured(rows):
     assert len(PRODUCT_ELEMENTS) == 5
 
 
+@pytest.mark.parametrize(("layer", "ratio"), [("Llama-3.1-8B", 4), ("Llama-3.1-70B", 8)])
+def test_attention_of_the_split_route_is_what_the_benchmark_read(layer, ratio):
+    found = {}
+    for result in json.loads(BENCHMARK.read_text())["results"]:
+        if result["layer"] == layer:
+            seconds = result["attention_s"] + result["merge_s"]
+            found[result["kv_bytes"]] = max(seconds, found.get(result["kv_bytes"], 0))
+    assert dict(ATTENTION_SECONDS["split"][ratio]) == pytest.approx(found, rel=0.1)
+
+
+@pytest.mark.parametrize(("route", "seconds"), [("split", 405.7e-6), ("flashinfer", 255.3e-6)])
+def test_attention_takes_what_its_route_took(route, seconds):
+    assert cell(8, 32768, route).attention_seconds == pytest.approx(32 * seconds)
+
+
+def test_a_group_of_query_heads_takes_as_long_as_the_next_larger_one():
+    def attention(heads):
+        shape = LLAMA_8B | {"heads": heads, "head_dim": 128}
+        cells = plan(shape).forecast.cells
+        return next(each.attention_seconds for each in cells if (each.rows, each.context) == (8, 8192))
+
+    assert attention(8) == attention(24) == attention(32) < attention(40) == attention(64)
+
+
 def test_a_forecast_is_above_its_floor_and_the_sum_of_its_parts():
     deployment = plan(LLAMA_8B)
     assert len(deployment.forecast.cells) == len(deployment.floors) > 8
@@ -81,6 +110,18 @@ def test_what_bounds_a_step_is_its_largest_part():
         (GEMMA_270M, None, {}, "no kernel was measured on cpu"),
         (LLAMA_8B, "h200", {"target__count": 2}, "what cards exchange was not measured"),
         (LLAMA_8B, "h200", {"model__dtype": "fp32"}, "kernels were measured in bf16, not in fp32"),
+        (
+            LLAMA_8B,
+            "h200",
+            {"attention__route": "workqueue"},
+            "attention of 4 query heads a KV head was not measured on the workqueue route",
+        ),
+        (
+            LLAMA_8B | {"kv_heads": 2},
+            "h200",
+            {},
+            "attention of 16 query heads a KV head was not measured on the split route",
+        ),
     ],
 )
 def test_nothing_is_said_where_nothing_was_measured(shape, gpu, fields, why):
