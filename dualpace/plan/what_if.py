@@ -39,10 +39,11 @@ def parse_change(text: str) -> Change:
     key, equals, value = text.partition("=")
     if not equals:
         raise WhatIfError(f"{text}: this is not a key and a value; write it like max_batch=64")
-    written = compose(value.encode(), text)
+    written = compose(value.encode(errors="surrogateescape"), text)
     if written.diagnostics:
-        reason = written.diagnostics[0].message if value.strip() else "there is no value behind ="
-        raise WhatIfError(f"{text}: {reason}; `null` is no value at all")
+        first = written.diagnostics[0]
+        reason = f"{first.message}; {first.help}" if value.strip() else "there is no value; `null` takes one away"
+        raise WhatIfError(f"{text}: {reason}")
     return Change(_field(key.strip()), value.strip(), written.data())
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dualpace.plan.forecast import ATTENTION_SECONDS, PRODUCT_ELEMENTS, PRODUCT_SECONDS, forecast
 
-from .deployments import GEMMA_270M, LLAMA_8B, plan
+from .deployments import GEMMA_270M, LLAMA_8B, MISTRAL_7B, plan
 
 BENCHMARK = Path("benchmarks/results/gpu_first_light.json")
 
@@ -78,8 +78,11 @@ def test_a_group_of_query_heads_takes_as_long_as_the_next_larger_one():
     assert attention(8) == attention(24) == attention(32) < attention(40) == attention(64)
 
 
-def test_a_forecast_is_above_its_floor_and_the_sum_of_its_parts():
-    deployment = plan(LLAMA_8B)
+@pytest.mark.parametrize("route", ["auto", "flashinfer"])
+@pytest.mark.parametrize("shape", [LLAMA_8B, GEMMA_270M, MISTRAL_7B])
+@pytest.mark.parametrize("chunk", [16, 2048, 8192])
+def test_a_forecast_is_above_its_floor_and_the_sum_of_its_parts(shape, route, chunk):
+    deployment = plan(shape, attention__route=route, scheduler__prefill_chunk=chunk)
     assert len(deployment.forecast.cells) == len(deployment.floors) > 8
     for point, found in zip(deployment.floors, deployment.forecast.cells, strict=True):
         assert (found.rows, found.context) == (point.rows, point.context)

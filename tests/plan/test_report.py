@@ -1,5 +1,6 @@
 """The report of `dualpace plan`."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from typer.testing import CliRunner
 from dualpace.cli import app
 from dualpace.plan.plan import Plan
 from dualpace.plan.quantity import size_text, time_text
-from dualpace.plan.report import text_report
+from dualpace.plan.report import json_report, text_report
 
 from .deployments import GEMMA_270M, LLAMA_8B, plan
 
@@ -52,6 +53,23 @@ def test_the_command_writes_the_report(format_):
         assert Plan.model_validate_json(result.stdout).name == "quickstart"
     else:
         assert result.stdout.startswith("quickstart: gemma3 on cpu\n")
+
+
+def test_json_keeps_its_keys():
+    found = json.loads(json_report(plan(LLAMA_8B)))
+    assert list(found) == [
+        "name", "model", "weights", "attention", "pages", "schedule", "rings", "offload", "target", "memory", "serving",
+        "parameters", "weight_bytes", "kv_bytes_per_token", "floors", "forecast",
+    ]  # fmt: skip
+    assert list(found["floors"][0]) == [
+        "rows", "context", "route", "seconds", "weight_seconds", "flop_seconds", "kv_seconds", "bound", "ttft_seconds",
+        "ttft_bound", "tokens_per_second",
+    ]  # fmt: skip
+    assert list(found["forecast"]) == ["basis", "cells"]
+    assert list(found["forecast"]["cells"][0]) == [
+        "rows", "context", "seconds", "product_seconds", "attention_seconds", "other_seconds", "launch_seconds",
+        "bound", "ttft_seconds", "ttft_bound", "tokens_per_second",
+    ]  # fmt: skip
 
 
 def test_a_spec_that_does_not_plan_ends_with_findings(tmp_path):

@@ -1,9 +1,14 @@
 """`--what-if`: a changed value is as good as a changed spec, and a wrong one says what is wrong."""
 
+import contextlib
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dualpace.lint.runner import lint_document
 from dualpace.plan.what_if import WhatIfError, changed_plan, parse_change
+from dualpace.spec import schema
 from dualpace.spec.compose import compose, read_document
 
 from .test_comparison import LLAMA
@@ -52,7 +57,7 @@ def test_changes_add_up():
         ("colour=red", "colour is no field of a spec; it has name, model, attention, scheduler, nic, offload,"),
         ("port=1", "port could be nic.port or serving.port; write one of them"),
         ("max_batch", "max_batch: this is not a key and a value; write it like max_batch=64"),
-        ("max_batch=", "max_batch=: there is no value behind =; `null` is no value at all"),
+        ("max_batch=", "max_batch=: there is no value; `null` takes one away"),
         ("max_batch=[", "max_batch=[: not YAML"),
         (
             "max_batch=6400",
@@ -69,3 +74,13 @@ def test_a_wrong_change_says_what_is_wrong(change, message):
         what_if(change)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+FIELDS = [".".join(path) for path in schema.fields()]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(FIELDS) | st.text(), st.text() | st.sampled_from(["{}", "[]", "&a *a", "1e999", "\udcff"]))
+def test_no_change_does_anything_else(key, value):
+    with contextlib.suppress(WhatIfError):
+        what_if(f"{key}={value}")
