@@ -12,6 +12,9 @@ from dualpace.spec.compose import compose
 EXAMPLES = Path(__file__).parents[2] / "dualpace" / "lint" / "examples"
 CASES = sorted(folder.name for folder in EXAMPLES.iterdir())
 
+# Whatever a checkout's umask has made of it.
+(EXAMPLES / "DP704-readable-key-file" / "keys.txt").chmod(0o644)
+
 
 def lint(case: str, name: str) -> Result:
     """The result for one of `case`'s specs, named without its folder so that reports are the same everywhere."""

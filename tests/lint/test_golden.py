@@ -2,6 +2,8 @@
 
 import pytest
 
+from dualpace.lint import runner
+from dualpace.lint.rule import Rule
 from dualpace.lint.rules import RULES
 
 from .corpus import CASES, EXAMPLES, bad_report, lint
@@ -13,6 +15,17 @@ def test_every_rule_has_a_pair() -> None:
 
 def test_ids_and_slugs_are_unique() -> None:
     assert len({rule.id for rule in RULES}) == len({rule.slug for rule in RULES}) == len(RULES)
+
+
+def test_there_are_forty_rules_and_more() -> None:
+    assert len(RULES) >= 40
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_that_is_switched_off_fails_its_golden_file(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "RULES", tuple(other for other in RULES if other != rule))
+    case = f"{rule.id}-{rule.slug}"
+    assert bad_report(case) != (EXAMPLES / case / "bad.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -50,11 +50,11 @@ def test_a_key_at_the_wrong_level_is_read_as_neither_there_nor_absent() -> None:
 
 
 def test_a_spec_with_a_key_too_many_is_still_planned_for_the_rules() -> None:
-    tight = "scheduler: {max_batch: 8}\nzebra: 1\n"
-    assert ids(SPEC.replace("{gpu: h200}", "{gpu: h200, kv_budget: 200GiB}") + tight) == ["DP801", "DP101"]
+    assert ids(SPEC.replace("{gpu: h200}", "{gpu: h200, kv_budget: 200GiB}") + "zebra: 1\n") == ["DP804", "DP101"]
 
 
 def test_resolution_reports_what_no_rule_of_its_section_explains() -> None:
-    text = SPEC.replace("{gpu: h200}", "{gpu: h200, kv_budget: 200GiB}")
+    text = f"name: a\nmodel: {{hub: a/b, revision: {'a' * 40}}}\ntarget: {{gpu: h200}}\n"
     assert ids(text) == ["DP801"]
     assert ids(text + "nic: {slots: 1000}\n") == ["DP801", "DP401"]
+    assert ids(text.replace("a/b", "a/b, path: a")) == ["DP201"]

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from dualpace.diagnostic import Severity
 from dualpace.lint.rule import REMOVE, Finding, LintContext, Rule
 
+FLASHINFER_HEAD_DIMS = (64, 128, 256)
+MOST_WASTE = 1 / 8
+
 
 def gqa_ratio(context: LintContext) -> Iterator[Finding]:
     """The ratio that the spec states is the model's."""
@@ -27,7 +30,33 @@ def route(context: LintContext) -> Iterator[Finding]:
         yield Finding(("attention", "route"), message, "remove it", REMOVE)
 
 
+def flashinfer_shape(context: LintContext) -> Iterator[Finding]:
+    """FlashInfer's decode kernels exist for the model's heads."""
+    plan = context.plan
+    if plan and context.spec.attention.route == "flashinfer" and plan.model.head_dim not in FLASHINFER_HEAD_DIMS:
+        known = ", ".join(map(str, FLASHINFER_HEAD_DIMS))
+        message = f"attention.route is flashinfer, which has kernels for head_dim {known}, not {plan.model.head_dim}"
+        yield Finding(("attention", "route"), message, "write split, workqueue or auto")
+
+
+def page_waste(context: LintContext) -> Iterator[Finding]:
+    """Half-empty last pages are a small part of the KV."""
+    plan = context.plan
+    if plan is None or context.spec.attention.page_size == "auto":
+        return
+    size, tokens = plan.attention.page_size, plan.pages[0].pages * plan.attention.page_size
+    waste = plan.schedule.max_batch * size / 2
+    if waste > MOST_WASTE * tokens:
+        message = (
+            f"attention.page_size is {size}: last pages, half empty on average, leave {waste / tokens:.0%} of the KV "
+            f"unused by {plan.schedule.max_batch} rows"
+        )
+        yield Finding(("attention", "page_size"), message, "write 16 or auto, or give the KV more memory")
+
+
 ATTENTION_RULES = (
     Rule("DP301", "gqa-ratio", Severity.ERROR, gqa_ratio),
     Rule("DP302", "route-ignored", Severity.WARNING, route),
+    Rule("DP303", "flashinfer-shape", Severity.ERROR, flashinfer_shape),
+    Rule("DP304", "page-waste", Severity.WARNING, page_waste),
 )

@@ -6,6 +6,7 @@ from dualpace.diagnostic import Severity
 from dualpace.lint.rule import REMOVE, Finding, LintContext, Rule
 from dualpace.plan.architectures import ARCHITECTURES
 
+SINGLE_FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".ggml", ".json")
 HEAD_DIMS = (64, 80, 96, 128, 256)
 SCALING_FIELDS = {
     "linear": set[str](),
@@ -114,6 +115,101 @@ def rope_scaling(context: LintContext) -> Iterator[Finding]:
         yield Finding((*path, name), message, "remove it, or correct the type", REMOVE)
 
 
+def yarn_reach(context: LintContext) -> Iterator[Finding]:
+    """YaRN stretches the trained context to the one that is promised."""
+    model = context.spec.model
+    scaling = model.shape and model.shape.rope_scaling
+    if not (model.shape and scaling and scaling.type == "yarn" and scaling.original_context):
+        return
+    path = ("model", "max_context") if model.max_context != "auto" else ("model", "shape", "context")
+    promised = model.shape.context if model.max_context == "auto" else model.max_context
+    reach = int(scaling.original_context * scaling.factor)
+    if promised > reach:
+        message = (
+            f"{'.'.join(path)} is {promised}, but yarn stretches {scaling.original_context} tokens by "
+            f"{scaling.factor:g} to {reach}"
+        )
+        factor = promised / scaling.original_context
+        yield Finding(path, message, f"lower it to {reach}, or set rope_scaling.factor to {factor:g}")
+
+
+def stretch(context: LintContext) -> Iterator[Finding]:
+    """Rotary scaling stretches."""
+    scaling = context.spec.model.shape and context.spec.model.shape.rope_scaling
+    if scaling and scaling.factor <= 1:
+        effect = "stretches nothing" if scaling.factor == 1 else "squeezes the context instead"
+        message = f"model.shape.rope_scaling.factor is {scaling.factor:g}, which {effect}"
+        help_ = "remove rope_scaling, or give the factor of the model's config.json"
+        yield Finding(("model", "shape", "rope_scaling", "factor"), message, help_)
+
+
+def scaling_bounds(context: LintContext) -> Iterator[Finding]:
+    """The frequencies that a scaling rule keeps are above those that it stretches."""
+    scaling = context.spec.model.shape and context.spec.model.shape.rope_scaling
+    if not scaling or scaling.type == "linear":
+        return
+    low, high = ("low_freq_factor", "high_freq_factor") if scaling.type == "llama3" else ("beta_slow", "beta_fast")
+    least, most = getattr(scaling, low), getattr(scaling, high)
+    if least >= most:
+        message = f"model.shape.rope_scaling.{low} is {least:g}, not below {high} {most:g}"
+        yield Finding(("model", "shape", "rope_scaling", low), message, "take both from the model's config.json")
+
+
+def window_reach(context: LintContext) -> Iterator[Finding]:
+    """A sliding window is shorter than the context."""
+    shape = context.spec.model.shape
+    if shape and shape.sliding_window is not None and shape.sliding_window >= shape.context:
+        message = (
+            f"model.shape.sliding_window is {shape.sliding_window}, and no position of a context of {shape.context} is "
+            "ever out of it"
+        )
+        help_ = "take it from the model's config.json; where that says null, remove it"
+        yield Finding(("model", "shape", "sliding_window"), message, help_)
+
+
+def full_layers(context: LintContext) -> Iterator[Finding]:
+    """A sliding pattern reaches a layer with full attention."""
+    shape = context.spec.model.shape
+    if shape is None or not ARCHITECTURES[shape.family].sliding or shape.sliding_window is None:
+        return
+    if shape.sliding_pattern is not None and shape.sliding_pattern > shape.layers:
+        message = (
+            f"model.shape.sliding_pattern is {shape.sliding_pattern}, beyond {shape.layers} layers: none has full "
+            "attention"
+        )
+        yield Finding(("model", "shape", "sliding_pattern"), message, "correct it, or write 1 if that is meant")
+
+
+def wide_on_gpu(context: LintContext) -> Iterator[Finding]:
+    """A GPU deployment uses 16-bit weights and KV."""
+    if context.spec.model.dtype == "fp32" and context.spec.target.gpu:
+        message = "model.dtype is fp32: weights and KV take twice the memory and time of 16 bits"
+        yield Finding(("model", "dtype"), message, "write bf16 or auto")
+
+
+def unexpanded_path(context: LintContext) -> Iterator[Finding]:
+    """Paths stand as they are; nothing in them is expanded."""
+    spec = context.spec
+    paths = {
+        ("model", "path"): spec.model.path,
+        ("serving", "api_key_file"): spec.serving.api_key_file,
+        ("serving", "chat_template"): spec.serving.chat_template,
+    }
+    for path, value in paths.items():
+        if value and (value.startswith("~") or "$" in value):
+            message = f"{'.'.join(path)} is {value}: home folders and variables are not expanded"
+            yield Finding(path, message, "write the path out, or make it relative to the spec")
+
+
+def path_kind(context: LintContext) -> Iterator[Finding]:
+    """A checkpoint is a folder or a .gguf file."""
+    path = context.spec.model.path
+    if path and path.endswith(SINGLE_FILES):
+        message = f"model.path is {path}: a checkpoint is a folder with config.json and safetensors, or a .gguf file"
+        folder = path.rpartition("/")[0] or "."
+        yield Finding(("model", "path"), message, f"write the folder, `path: {folder}`")
+
+
 MODEL_RULES = (
     Rule("DP201", "model-source", Severity.ERROR, source),
     Rule("DP202", "hub-revision", Severity.ERROR, revision),
@@ -123,4 +219,12 @@ MODEL_RULES = (
     Rule("DP206", "sliding-window", Severity.ERROR, sliding_window),
     Rule("DP207", "dtype-range", Severity.ERROR, dtype),
     Rule("DP208", "rope-scaling", Severity.ERROR, rope_scaling),
+    Rule("DP209", "yarn-reach", Severity.WARNING, yarn_reach),
+    Rule("DP210", "scaling-factor", Severity.WARNING, stretch),
+    Rule("DP211", "scaling-bounds", Severity.ERROR, scaling_bounds),
+    Rule("DP212", "window-reach", Severity.WARNING, window_reach),
+    Rule("DP213", "full-layers", Severity.WARNING, full_layers),
+    Rule("DP214", "fp32-on-gpu", Severity.WARNING, wide_on_gpu),
+    Rule("DP215", "unexpanded-path", Severity.ERROR, unexpanded_path),
+    Rule("DP216", "path-kind", Severity.ERROR, path_kind),
 )

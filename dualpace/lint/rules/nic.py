@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 from dualpace.diagnostic import Severity
 from dualpace.lint.rule import REMOVE, Finding, LintContext, Rule
+from dualpace.plan.quantity import size_text
+
+CONTAINER_SHM = 64 * 2**20
 
 
 def slots(context: LintContext) -> Iterator[Finding]:
@@ -33,8 +36,48 @@ def ignored(context: LintContext) -> Iterator[Finding]:
                 yield Finding(("nic", name), message, "remove it, or set `transport: rdma`", REMOVE)
 
 
+def device_form(context: LintContext) -> Iterator[Finding]:
+    """The device is named as the verbs library names it."""
+    name = context.spec.nic.device
+    if name is None or context.spec.nic.transport == "shm":
+        return
+    bare, colon, port = name.partition(":")
+    if colon:
+        help_ = f"write `device: {bare}`" + (f" and `port: {port}`" if port.isdigit() else "")
+        yield Finding(("nic", "device"), f"nic.device is {name}, a device and a port in one", help_)
+    elif "/" in name:
+        help_ = "write a name that `ibv_devices` lists, such as mlx5_0"
+        yield Finding(("nic", "device"), f"nic.device is {name}, a path", help_)
+
+
+def few_slots(context: LintContext) -> Iterator[Finding]:
+    """A full batch can be under way in the request rings at once."""
+    plan = context.plan
+    if plan and plan.rings.rings * plan.rings.request_slots < plan.schedule.max_batch:
+        slots = plan.rings.rings * plan.rings.request_slots
+        message = f"nic.slots makes room for {slots} requests, below max_batch {plan.schedule.max_batch}"
+        enough = 1 << (-(-plan.schedule.max_batch // plan.rings.rings) - 1).bit_length()
+        yield Finding(("nic", "slots"), message, f"raise it to {enough}")
+
+
+def shm_size(context: LintContext) -> Iterator[Finding]:
+    """The rings fit the shared memory that a container has by default."""
+    plan = context.plan
+    if plan and plan.rings.transport == "shm" and plan.rings.bytes > CONTAINER_SHM:
+        need = -(-plan.rings.bytes // 2**20)
+        message = (
+            f"nic.rings of {plan.rings.rings} take {size_text(plan.rings.bytes)} of shared memory, and a container has "
+            f"{size_text(CONTAINER_SHM)} by default"
+        )
+        help_ = f"start the container with --shm-size={need}m and allow this here, or lower nic.rings"
+        yield Finding(("nic", "rings"), message, help_)
+
+
 NIC_RULES = (
     Rule("DP401", "slots-power-of-two", Severity.ERROR, slots),
     Rule("DP402", "rdma-device", Severity.ERROR, device),
     Rule("DP403", "rdma-field-ignored", Severity.WARNING, ignored),
+    Rule("DP404", "device-form", Severity.ERROR, device_form),
+    Rule("DP405", "few-slots", Severity.WARNING, few_slots),
+    Rule("DP406", "shm-size", Severity.WARNING, shm_size),
 )

@@ -4,6 +4,16 @@ from collections.abc import Iterator
 
 from dualpace.diagnostic import Severity
 from dualpace.lint.rule import REMOVE, Finding, LintContext, Rule
+from dualpace.plan.paging import KvLayout
+from dualpace.plan.quantity import size_text, time_text
+
+# Read on an H200 behind PCIe 5 x16: pinned memory to the card in bytes a second, seconds to pin a byte, and the block
+# below which gathering pages falls short of that rate.
+LINK_RATE = 55.5e9
+PINNING = 0.6 / 2**30
+LEAST_BLOCK = 8 * 2**10
+LONGEST_PINNING = 60.0
+SLOWEST_TOKEN = 0.25
 
 
 def budget(context: LintContext) -> Iterator[Finding]:
@@ -34,8 +44,91 @@ def on_cpu(context: LintContext) -> Iterator[Finding]:
         yield Finding(("offload", "mode"), message, "write `mode: off`; target.kv_budget sizes the KV")
 
 
+def idle(context: LintContext) -> Iterator[Finding]:
+    """There is KV that does not fit the card."""
+    plan = context.plan
+    if plan is None or plan.offload.mode == "off" or plan.target.kind == "cpu":
+        return
+    layout = KvLayout(plan.model, plan.attention.page_size, plan.schedule.prefill_chunk, plan.target.count)
+    if plan.schedule.max_batch * layout.row_bytes(plan.schedule.max_context) <= plan.memory.kv:
+        message = (
+            f"offload.mode is {plan.offload.mode}, but the KV of {plan.schedule.max_batch} rows of "
+            f"{plan.schedule.max_context} tokens fits the {plan.target.name}"
+        )
+        yield Finding(("offload", "mode"), message, "write `mode: off`, or raise max_batch or max_context")
+
+
+def selects_all(context: LintContext) -> Iterator[Finding]:
+    """A sparse selection leaves something out."""
+    plan = context.plan
+    if plan is None or plan.offload.mode == "off" or not plan.offload.sparse_blocks:
+        return
+    tokens = plan.offload.sparse_blocks * plan.attention.page_size
+    if tokens >= plan.schedule.max_context:
+        message = (
+            f"offload.selection.blocks {plan.offload.sparse_blocks} are {tokens} tokens, which is all of max_context "
+            f"{plan.schedule.max_context}"
+        )
+        yield Finding(("offload", "selection", "blocks"), message, "write `selection: exact`, or lower it")
+
+
+def lossy(context: LintContext) -> Iterator[Finding]:
+    """Answers are exact."""
+    if context.spec.offload.mode != "off" and context.spec.offload.selection != "exact":
+        message = (
+            "offload.selection is sparse: extraction and aggregation over long contexts lose accuracy, also where "
+            "needle tests pass"
+        )
+        yield Finding(("offload", "selection"), message, "measure on your tasks, or write `selection: exact`")
+
+
+def small_blocks(context: LintContext) -> Iterator[Finding]:
+    """Blocks are large enough for the link to host memory."""
+    plan = context.plan
+    if plan is None or plan.offload.mode == "off" or plan.target.kind == "cpu":
+        return
+    block = plan.pages[0].block_bytes
+    if block < LEAST_BLOCK:
+        size = plan.attention.page_size * -(-LEAST_BLOCK // block)
+        message = (
+            f"attention.page_size {plan.attention.page_size} makes blocks of {size_text(block)}, and the link to host "
+            f"memory slows down below {size_text(LEAST_BLOCK)}"
+        )
+        yield Finding(("attention", "page_size"), message, f"raise it to {min(1 << (size - 1).bit_length(), 128)}")
+
+
+def recall_pace(context: LintContext) -> Iterator[Finding]:
+    """Recalling all of a long row for each of its tokens keeps a readable pace."""
+    plan = context.plan
+    if plan is None or plan.offload.mode != "recall" or plan.offload.sparse_blocks:
+        return
+    seconds = plan.kv_bytes_per_token * plan.schedule.max_context / (LINK_RATE * plan.target.count)
+    if seconds > SLOWEST_TOKEN:
+        message = (
+            f"offload.mode recall brings all KV of a row back for each token: at {plan.schedule.max_context} tokens "
+            f"that takes {time_text(seconds)} at {LINK_RATE / 1e9:g} GB/s"
+        )
+        yield Finding(("offload", "mode"), message, "write `mode: cooperative`, or `selection: {blocks: 256}`")
+
+
+def pinning(context: LintContext) -> Iterator[Finding]:
+    """Pinning the host budget does not take a noticeable part of a start."""
+    host = context.spec.offload.host_budget
+    if context.spec.offload.mode == "off" or host is None or host * PINNING <= LONGEST_PINNING:
+        return
+    message = f"offload.host_budget {size_text(host)} takes about {host * PINNING:.0f} s to pin at every start"
+    help_ = "give start-up probes that long, and the container a memory limit above it"
+    yield Finding(("offload", "host_budget"), message, help_)
+
+
 OFFLOAD_RULES = (
     Rule("DP501", "host-budget", Severity.ERROR, budget),
     Rule("DP502", "offload-ignored", Severity.WARNING, ignored),
     Rule("DP503", "offload-on-cpu", Severity.ERROR, on_cpu),
+    Rule("DP504", "offload-idle", Severity.WARNING, idle),
+    Rule("DP505", "selects-all", Severity.WARNING, selects_all),
+    Rule("DP506", "lossy-selection", Severity.NOTE, lossy),
+    Rule("DP507", "small-blocks", Severity.WARNING, small_blocks),
+    Rule("DP508", "recall-pace", Severity.WARNING, recall_pace),
+    Rule("DP509", "pinning-time", Severity.NOTE, pinning),
 )

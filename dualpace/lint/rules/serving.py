@@ -1,25 +1,119 @@
 """The HTTP side."""
 
 import ipaddress
+import stat
 from collections.abc import Iterator
 
 from dualpace.diagnostic import Severity
 from dualpace.lint.rule import Finding, LintContext, Rule
+from dualpace.plan.quantity import size_text
+
+# English text as UTF-8, in bytes a token.
+TOKEN_BYTES = 4
+# What `docker stop` waits before it kills.
+STOP_SECONDS = 10
 
 
 def open_to_network(context: LintContext) -> Iterator[Finding]:
-    """Who can reach the port can use the model."""
+    """Who can reach the port cannot use the model without a key."""
     serving = context.spec.serving
     if serving.api_key_file is None and not _is_loopback(serving.host):
         message = f"serving.host is {serving.host}: anyone who reaches the port can use the model"
         yield Finding(("serving", "host"), message, "add `api_key_file:`, or listen on 127.0.0.1 behind a gateway")
 
 
+def host_form(context: LintContext) -> Iterator[Finding]:
+    """The host is an address or a name, without scheme and port."""
+    host = context.spec.serving.host
+    name, port = _parts(host)
+    if name != host:
+        help_ = f"write `host: {name}`" + (f" and `port: {port}`" if port else "")
+        yield Finding(("serving", "host"), f"serving.host is {host}, which is more than an address", help_)
+
+
+def empty_key_file(context: LintContext) -> Iterator[Finding]:
+    """A key file that is there has keys."""
+    name = context.spec.serving.api_key_file
+    if name and (context.base / name).is_file() and not (context.base / name).read_bytes().strip():
+        yield Finding(("serving", "api_key_file"), f"serving.api_key_file {name} holds no key", "write one a line")
+
+
+def readable_key_file(context: LintContext) -> Iterator[Finding]:
+    """A key file that is there is not readable by every user of the machine."""
+    name = context.spec.serving.api_key_file
+    if name and (context.base / name).is_file() and (context.base / name).stat().st_mode & stat.S_IROTH:
+        message = f"serving.api_key_file {name} can be read by every user of this machine"
+        yield Finding(("serving", "api_key_file"), message, f"run `chmod 600 {name}`")
+
+
+def small_body(context: LintContext) -> Iterator[Finding]:
+    """A request body has room for the longest prompt."""
+    plan = context.plan
+    if plan and plan.serving.max_body < TOKEN_BYTES * plan.schedule.max_context:
+        need = -(-TOKEN_BYTES * plan.schedule.max_context // 2**20)
+        message = (
+            f"serving.max_body is {size_text(plan.serving.max_body)}, too little for the text of a prompt of "
+            f"{plan.schedule.max_context} tokens, which max_context allows"
+        )
+        yield Finding(("serving", "max_body"), message, f"raise it to {need}MiB or more")
+
+
+def long_drain(context: LintContext) -> Iterator[Finding]:
+    """Draining ends before a container is killed."""
+    seconds = context.spec.serving.drain
+    if seconds > STOP_SECONDS:
+        message = f"serving.drain is {seconds:g} s, and `docker stop` kills after {STOP_SECONDS} s"
+        help_ = f"stop with `--time {seconds + 2:.0f}` (or that grace period) and allow this here, or lower it"
+        yield Finding(("serving", "drain"), message, help_)
+
+
+def low_port(context: LintContext) -> Iterator[Finding]:
+    """The port needs no privileges."""
+    port = context.spec.serving.port
+    if 0 < port < 1024:
+        message = f"serving.port is {port}, which needs privileges that the appliance does not ask for"
+        yield Finding(("serving", "port"), message, "write 8000, and map the port outside")
+
+
+def unknown_port(context: LintContext) -> Iterator[Finding]:
+    """Who is meant to reach the port can know it."""
+    serving = context.spec.serving
+    if serving.port == 0 and not _is_loopback(serving.host):
+        message = f"serving.port is 0, another port at every start, while {serving.host} is for others to reach"
+        yield Finding(("serving", "port"), message, "write a port")
+
+
+def absent_template(context: LintContext) -> Iterator[Finding]:
+    """The chat template is there."""
+    name = context.spec.serving.chat_template
+    if name and not (context.base / name).is_file():
+        message = f"serving.chat_template is {name}, and there is no such file beside the spec"
+        yield Finding(("serving", "chat_template"), message, "correct the path, or remove it for the model's template")
+
+
+def _parts(host: str) -> tuple[str, str]:
+    """The address or name in `host`, and the port if one follows."""
+    bare = host.rpartition("://")[2].rstrip("/")
+    name, colon, port = bare.partition(":")
+    return (name, port) if colon and port.isdigit() else (bare, "")
+
+
 def _is_loopback(host: str) -> bool:
+    name, _ = _parts(host)
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(name).is_loopback
     except ValueError:
-        return host == "localhost"
+        return name == "localhost"
 
 
-SERVING_RULES = (Rule("DP701", "open-to-network", Severity.WARNING, open_to_network),)
+SERVING_RULES = (
+    Rule("DP701", "open-to-network", Severity.WARNING, open_to_network),
+    Rule("DP702", "host-form", Severity.ERROR, host_form),
+    Rule("DP703", "empty-key-file", Severity.ERROR, empty_key_file),
+    Rule("DP704", "readable-key-file", Severity.WARNING, readable_key_file),
+    Rule("DP705", "small-body", Severity.WARNING, small_body),
+    Rule("DP706", "long-drain", Severity.WARNING, long_drain),
+    Rule("DP707", "low-port", Severity.WARNING, low_port),
+    Rule("DP708", "unknown-port", Severity.WARNING, unknown_port),
+    Rule("DP709", "absent-template", Severity.ERROR, absent_template),
+)
