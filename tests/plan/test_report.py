@@ -1,6 +1,9 @@
 """The report of `dualpace plan`."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +73,16 @@ def test_json_keeps_its_keys():
         "rows", "context", "seconds", "product_seconds", "attention_seconds", "other_seconds", "launch_seconds",
         "bound", "ttft_seconds", "ttft_bound", "tokens_per_second",
     ]  # fmt: skip
+
+
+def test_a_terminal_without_unicode_gets_an_ascii_bar():
+    command = [sys.executable, "-m", "dualpace.cli", "plan", "specs/quickstart.yaml"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "70"}, capture_output=True
+    )
+    assert done.returncode == 0
+    bar = next(line for line in done.stdout.decode("ascii").splitlines() if line.startswith("  [#"))
+    assert len(bar) == 70
 
 
 def test_a_spec_that_does_not_plan_ends_with_findings(tmp_path):
