@@ -14,9 +14,13 @@ from types import FrameType
 
 from dualpace.engine.threads import default_threads
 
-# About 20 us of waiting for each other before threads sleep, where the runtime's default is milliseconds: longer than
-# the gaps between kernels, and short enough to yield the core on a machine that does other work.
-_OPENMP = {"GOMP_SPINCOUNT": "2000"}
+_RUNTIME = {
+    # About 20 us of waiting for each other before threads sleep, where OpenMP's default is milliseconds: longer than the
+    # gaps between kernels, and short enough to yield the core on a machine that does other work.
+    "GOMP_SPINCOUNT": "2000",
+    # Large tensors in huge pages: up to a quarter more bandwidth for weights that are read once a step.
+    "THP_MEM_ALLOC_ENABLE": "1",
+}
 
 
 class Stop:
@@ -35,9 +39,9 @@ def main() -> int:
     """Entry point."""
     stop = Stop()
     arguments = _arguments()
-    for name, value in _OPENMP.items():
+    for name, value in _RUNTIME.items():
         os.environ.setdefault(name, value)
-    # Only now: this loads torch, and with it the OpenMP runtime, which reads its environment once.
+    # Only now: this loads torch and with it the OpenMP runtime, and both read their environment once.
     from dualpace.engine.memory import RingMemoryError
     from dualpace.engine.scheduler import LayoutError
     from dualpace.engine.serve import serve
