@@ -19,7 +19,7 @@ HOST = (
     "-std=c++20", "-O3", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra", "-Wconversion", "-I.",
 )  # fmt: skip
 # Scheduler and sampler compute the same on every target: no product and sum are fused but where the source says so.
-ENGINE = ("-march=x86-64-v3", "-ffp-contract=off")
+ENGINE = ("-march=x86-64-v3", "-ffp-contract=off", "-fopenmp")
 KERNELS = ("-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 # Instruction sets that kernels are compiled for, least first; the engine picks one when it starts.
 ISAS: dict[str, tuple[str, ...]] = {
@@ -27,7 +27,7 @@ ISAS: dict[str, tuple[str, ...]] = {
     "v4": ("-march=x86-64-v4",),
     "v4_bf16": ("-march=x86-64-v4", "-mavx512bf16"),
 }
-SHARED = ("-shared", "-Wl,--build-id=none", "-Wl,-z,defs", "-fopenmp")
+SHARED = ("-shared", "-Wl,--build-id=none", "-Wl,-z,defs")
 CUDA = ("-std=c++20", "-O3", "-rdc=true", "-cubin", "-I.", "-Xcompiler=-Wall,-Wextra")
 
 
@@ -67,7 +67,7 @@ def _host_engine(paths: list[str]) -> Library:
     units = [_plain(path, (*HOST, *ENGINE)) for path in paths if path not in kernels]
     # The linker keeps the first copy of an inline function: objects for lesser machines come first.
     units += [_kernel(path, isa) for isa in ISAS for path in kernels]
-    return Library(tool="g++", output=HOST_ENGINE, units=tuple(units), flags=SHARED)
+    return Library(tool="g++", output=HOST_ENGINE, units=tuple(units), flags=(*SHARED, "-fopenmp"))
 
 
 def _plain(path: str, flags: tuple[str, ...]) -> Unit:
