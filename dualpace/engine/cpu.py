@@ -15,8 +15,8 @@ from types import FrameType
 from dualpace.engine.threads import default_threads
 
 _RUNTIME = {
-    # About 20 us of waiting for each other before threads sleep, where OpenMP's default is milliseconds: longer than the
-    # gaps between kernels, and short enough to yield the core on a machine that does other work.
+    # About 20 us of waiting for each other before threads sleep, where OpenMP's default is milliseconds: longer than
+    # the gaps between kernels, and short enough to yield the core on a machine that does other work.
     "GOMP_SPINCOUNT": "2000",
     # Large tensors in huge pages: up to a quarter more bandwidth for weights that are read once a step.
     "THP_MEM_ALLOC_ENABLE": "1",
