@@ -66,7 +66,7 @@ def changed_plan(document: Document, changes: Sequence[Change], base: Path, hub_
 def _field(key: str) -> FieldPath:
     named = tuple(key.split("."))
     known = list(schema.fields())
-    found = [named] if named in known else [path for path in known if path[-len(named) :] == named]
+    found = [path for path in known if path[-len(named) :] == named]
     if len(found) == 1:
         return found[0]
     if found:

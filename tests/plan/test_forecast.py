@@ -100,6 +100,10 @@ def test_more_of_anything_takes_longer():
         assert cell(8, rows * 100).seconds < cell(8, more * 100).seconds
 
 
+def test_every_prompt_that_ends_in_a_step_needs_the_head():
+    assert cell(256, 8).ttft_seconds > cell(128, 16).ttft_seconds
+
+
 def test_what_bounds_a_step_is_its_largest_part():
     assert cell(1, 1024).bound == "products"
     assert cell(8, 32768).bound == "attention"

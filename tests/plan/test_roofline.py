@@ -75,6 +75,14 @@ def test_the_floor_names_what_bounds_it():
     assert floor_of(deployment, 1, 131072).ttft_bound == "attention"
 
 
+def test_attention_is_bound_by_its_products_where_these_are_slow():
+    deployment = plan(LLAMA_8B)
+    slow = deployment.model_copy(update={"target": deployment.target.model_copy(update={"flops": 1e12})})
+    found = floor_of(slow, 8, 65536)
+    assert found.bound == "attention"
+    assert found.kv_seconds == pytest.approx(4 * 32 * 128 * 32 * 8 * 65536 / 1e12)
+
+
 def test_the_ttft_floor_of_one_chunk_is_its_products_and_its_attention():
     deployment, tokens = plan(LLAMA_8B), 1024
     layers = 32 * (4096 * 4096 * 2 + 2 * 1024 * 4096 + 3 * 14336 * 4096)

@@ -49,6 +49,12 @@ def test_changes_add_up():
     assert (moved.target.name, moved.schedule.max_batch) == ("cpu", 8)
 
 
+def test_a_mapping_takes_the_place_of_a_word():
+    path = LLAMA.with_name("llama-3.1-8b-128k-offload.yaml")
+    found = changed_plan(read_document(path), [parse_change("offload.selection.blocks=64")], path.parent, None)
+    assert found.offload.sparse_blocks == 64
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
