@@ -66,6 +66,10 @@ def _check(bundle: Path, manifest: Manifest) -> None:
     plan = manifest.plan
     if plan.target.kind != "cpu":
         raise BundleError(f"{bundle} is built for {plan.target.name}: build a spec with `target: {{cpu: true}}`")
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        raise BundleError(
+            f"{bundle} needs a CPU of x86-64-v3, with AVX2, and this machine has none: serve it on another"
+        )
     layout = layout_hash(plan)
     if manifest.layout != layout:
         raise BundleError(

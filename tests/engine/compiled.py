@@ -12,7 +12,7 @@ from dualpace.render.sources import render
 _SOURCES = ("host/dispatch.cpp", "host/kernels.cpp")
 
 
-class _Quiet:
+class Quiet:
     def step(self, text: str) -> None: ...
 
     def note(self, text: str) -> None: ...
@@ -24,4 +24,4 @@ def kernel_library(plan: Plan, store: Path) -> Path:
     (engine,) = (library for library in libraries(plan, sources) if library.output == HOST_ENGINE)
     units = tuple(unit for unit in engine.units if unit.source in _SOURCES)
     library = Library(tool="g++", output=HOST_ENGINE, units=units, flags=SHARED)
-    return compile_libraries([library], sources, Store(store), _Quiet())[HOST_ENGINE]
+    return compile_libraries([library], sources, Store(store), Quiet())[HOST_ENGINE]
