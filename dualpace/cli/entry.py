@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import traceback
 from typing import Annotated
 
@@ -27,6 +29,9 @@ app = typer.Typer(
 
 def main() -> None:
     """The console entry point."""
+    # Start-up: what a command makes lives until it ends, and pydantic would read all installed packages' metadata.
+    gc.set_threshold(50_000)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         app()
     except OSError as error:

@@ -42,11 +42,11 @@ def hub_cache() -> Path:
 
 def load_plan(path: Path) -> Plan:
     """The plan of the spec at `path`. Findings go to stderr; a spec with errors ends the command."""
-    from dualpace.lint.reports import REPORTS
+    from dualpace.lint.reports import report
     from dualpace.lint.runner import lint_file
 
     result = lint_file(path, hub_cache())
-    show(REPORTS[Format.TEXT]([result]), sys.stderr)
+    show(report(Format.TEXT, [result]), sys.stderr)
     if result.plan is None:
         raise typer.Exit(Exit.FINDINGS)
     return result.plan

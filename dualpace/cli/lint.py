@@ -52,7 +52,7 @@ def lint(
 ) -> None:
     """Check specs and report every finding with its place and remedy."""
     from dualpace.diagnostic import Severity
-    from dualpace.lint.reports import REPORTS
+    from dualpace.lint.reports import report
     from dualpace.lint.runner import repair
 
     results: list[Result] = []
@@ -70,7 +70,7 @@ def lint(
             result = repaired
         results.append(result)
     # The text that a fix of stdin gives, and a diff, have stdout for themselves.
-    show(REPORTS[format_](results), sys.stderr if diff or (fix and STDIN in specs) else sys.stdout)
+    show(report(format_, results), sys.stderr if diff or (fix and STDIN in specs) else sys.stdout)
     if unreadable:
         fail("; ".join(unreadable))
     threshold = Severity[fail_on.name]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema
 
-from dualpace.lint.reports import REPORTS
+from dualpace.lint import reports
 from dualpace.lint.runner import lint_document
 from dualpace.spec.compose import compose
 
@@ -19,7 +19,7 @@ target: {cpu: true}
 
 
 def report(format_: str, text: str) -> str:
-    return REPORTS[format_]([lint_document(compose(text.encode(), "a.yaml"), Path())])
+    return reports.report(format_, [lint_document(compose(text.encode(), "a.yaml"), Path())])
 
 
 def test_text_marks_the_place_under_tabs_and_hides_control_characters() -> None:
@@ -80,7 +80,7 @@ def test_github_shows_ten_of_a_kind_so_the_tenth_counts_the_others() -> None:
 
 
 def sarif(text: str, file: str = "a.yaml") -> dict[str, Any]:
-    log = json.loads(REPORTS["sarif"]([lint_document(compose(text.encode(), file), Path())]))
+    log = json.loads(reports.report("sarif", [lint_document(compose(text.encode(), file), Path())]))
     StaticAnalysisResultsFormatSarifVersion210JsonSchema.model_validate(log)
     (run,) = log["runs"]
     assert isinstance(run, dict)

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dualpace.diagnostic import Severity
-from dualpace.lint.reports import REPORTS
+from dualpace.lint.reports import FORMATS, report
 from dualpace.lint.runner import lint_document, repair
 from dualpace.spec import compose as module
 from dualpace.spec.compose import compose
@@ -50,8 +50,8 @@ def check(data: bytes) -> None:
         assert diagnostic.message
     repaired = repair(result, Path("/nonexistent"))
     assert len(repaired.document.diagnostics) <= len(document.diagnostics)
-    for report in REPORTS.values():
-        assert report([result]).replace("\n", "").isprintable()
+    for format_ in FORMATS:
+        assert report(format_, [result]).replace("\n", "").isprintable()
 
 
 @given(mutated())

@@ -1,13 +1,14 @@
 """Reports: functions from lint results to the text of a file."""
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
-from dualpace.lint.reports import github, json, sarif, text
 from dualpace.lint.runner import Result
 
-REPORTS: dict[str, Callable[[Sequence[Result]], str]] = {
-    "text": text.report,
-    "json": json.report,
-    "github": github.report,
-    "sarif": sarif.report,
-}
+FORMATS = ("text", "json", "github", "sarif")
+
+
+def report(format_: str, results: Sequence[Result]) -> str:
+    """The report on `results` in one of FORMATS. What only other formats need is not imported."""
+    write: Callable[[Sequence[Result]], str] = import_module(f"{__name__}.{format_}").report
+    return write(results)
