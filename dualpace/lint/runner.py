@@ -14,7 +14,7 @@ from dualpace.plan.error import PlanError
 from dualpace.plan.plan import Plan
 from dualpace.plan.resolve import resolve
 from dualpace.spec.compose import compose, read_document
-from dualpace.spec.document import Document
+from dualpace.spec.document import Document, KeyPath
 from dualpace.spec.load import load
 from dualpace.spec.models import Spec, UnreadError
 
@@ -74,6 +74,8 @@ def _plan(spec: Spec, plans: Callable[[Spec], Plan]) -> tuple[Plan | None, PlanE
         return plans(spec), None
     except PlanError as refusal:
         return None, refusal
+    except OSError as error:  # of a path that the spec names
+        return None, PlanError((), f"{error.filename}: {error.strerror}")
 
 
 def _rules(context: LintContext) -> list[Diagnostic]:
@@ -85,8 +87,13 @@ def _rules(context: LintContext) -> list[Diagnostic]:
     idle = [a for a in allowances if context.plan and not any(a.allows(d) for _, d in found)]
     # What breaks a rule often breaks resolution, too: one report of it is enough.
     wrong = {path[:1] for path, d in kept if d.severity == Severity.ERROR}
-    refused = [_refused(context, r) for r in [context.refusal] if r and r.path[:1] not in wrong]
+    refused = [_refused(context, r) for r in [context.refusal] if r and not _explained(r, wrong)]
     return [d for _, d in kept] + refused + faults + [unused(context.document, allowance) for allowance in idle]
+
+
+def _explained(refusal: PlanError, wrong: set[KeyPath]) -> bool:
+    """Whether an error in one of the sections `wrong` is what has kept resolution from a plan."""
+    return refusal.path[:1] in wrong if refusal.path else bool(wrong)
 
 
 def _check(rule: Rule, context: LintContext) -> Iterator[Finding]:

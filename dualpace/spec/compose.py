@@ -59,6 +59,8 @@ class _Composer:
         self._anchors: dict[str, tuple[Node, int]] = {}
         self._nodes = 0
         self._end = (1, 1)
+        lines = split_lines(text)
+        self._text_end = (len(lines), len(lines[-1]) + 1)
 
     def check_encoding(self, data: bytes) -> None:
         """Stop at bytes that are not the text of a YAML file."""
@@ -94,11 +96,8 @@ class _Composer:
     def report_syntax(self, error: yaml.MarkedYAMLError) -> None:
         """Say where and why the parser gave up."""
         mark = error.problem_mark or error.context_mark
-        line, col = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        lines = split_lines(self._text)
-        if line > len(lines):  # the end of a last line that nothing ends
-            line, col = len(lines), len(lines[-1]) + 1
-        text = lines[line - 1]
+        line, col = min((mark.line + 1, mark.column + 1), self._text_end) if mark else (1, 1)
+        text = split_lines(self._text)[line - 1]
         span = Span(self._file, line, col, line, col + 1)
         problem = " ".join(part for part in (error.context, error.problem) if part)
         if "\t" in text[:col]:
@@ -185,8 +184,10 @@ class _Composer:
             self._stop(span, "DP008", "too-large", message, "a spec needs under a hundred")
 
     def _span(self, event: Any) -> Span:
-        start, end = event.start_mark, event.end_mark
-        return Span(self._file, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
+        # What is empty at the end of a text stands, for the parser, on a line after it.
+        marks = ((mark.line + 1, mark.column + 1) for mark in (event.start_mark, event.end_mark))
+        start, end = (min(mark, self._text_end) for mark in marks)
+        return Span(self._file, *start, *end)
 
     def _span_after(self, text: str) -> Span:
         lines = split_lines(text)

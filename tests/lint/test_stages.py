@@ -58,3 +58,10 @@ def test_resolution_reports_what_no_rule_of_its_section_explains() -> None:
     assert ids(text) == ["DP801"]
     assert ids(text + "nic: {slots: 1000}\n") == ["DP801", "DP401"]
     assert ids(text.replace("a/b", "a/b, path: a")) == ["DP201"]
+
+
+@pytest.mark.parametrize("field", ["model: {path: %s}", "serving: {chat_template: %s, api_key_file: %s}"])
+def test_a_path_that_no_file_can_have_is_a_finding(field: str) -> None:
+    section = field.replace("%s", "x" * 5000)
+    text = SPEC + section if field.startswith("serving") else f"name: a\n{section}\ntarget: {{gpu: h200}}"
+    assert ids(text) in (["DP801"], ["DP709"])

@@ -21,7 +21,7 @@ FRAGMENTS = [
     b'"', b"#", b"# dualpace: allow DP301 because x", b"---\n", b"...\n", b"%YAML 1.1\n", b"\xff", b"\x00",
     b"0", b"-1", b".inf", b".nan", b"9" * 400, b"null", b"true", b"~", b"1:10", b"0o17", "\u2028é\U0001f600".encode(),
     b"model: ", b"shape: ", b"attention: ", b"auto", b"40", b"40GiB", b"{random: 0}", b"\\ud800", b"\r", b"\x85",
-    b"\xef\xbb\xbf",
+    b"\xef\xbb\xbf", b"x" * 5000, b"\nserving: {chat_template: ../a, api_key_file: ~/b}\n", b"path: ", b"/", b"..",
 ]  # fmt: skip
 
 
@@ -61,6 +61,7 @@ def test_mutated_specs(data: bytes) -> None:
 
 
 @given(st.binary(max_size=64) | st.lists(st.sampled_from(FRAGMENTS), max_size=12).map(b"".join))
+@example(b"---")
 @example(b"[" * 100_000)
 @example(b"a: " * 1000)
 @example(b"{" * 100_000)

@@ -3,6 +3,7 @@
 import ipaddress
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 from dualpace.diagnostic import Severity
 from dualpace.lint.rule import Finding, LintContext, Rule
@@ -34,14 +35,14 @@ def host_form(context: LintContext) -> Iterator[Finding]:
 def empty_key_file(context: LintContext) -> Iterator[Finding]:
     """A key file that is there has keys."""
     name = context.spec.serving.api_key_file
-    if name and (context.base / name).is_file() and not (context.base / name).read_bytes().strip():
+    if (file := _file(context, name)) and not _text(file).strip():
         yield Finding(("serving", "api_key_file"), f"serving.api_key_file {name} holds no key", "write one a line")
 
 
 def readable_key_file(context: LintContext) -> Iterator[Finding]:
     """A key file that is there is not readable by every user of the machine."""
     name = context.spec.serving.api_key_file
-    if name and (context.base / name).is_file() and (context.base / name).stat().st_mode & stat.S_IROTH:
+    if (file := _file(context, name)) and file.stat().st_mode & stat.S_IROTH:
         message = f"serving.api_key_file {name} can be read by every user of this machine"
         yield Finding(("serving", "api_key_file"), message, f"run `chmod 600 {name}`")
 
@@ -86,9 +87,25 @@ def unknown_port(context: LintContext) -> Iterator[Finding]:
 def absent_template(context: LintContext) -> Iterator[Finding]:
     """The chat template is there."""
     name = context.spec.serving.chat_template
-    if name and not (context.base / name).is_file():
+    if name and _file(context, name) is None:
         message = f"serving.chat_template is {name}, and there is no such file beside the spec"
         yield Finding(("serving", "chat_template"), message, "correct the path, or remove it for the model's template")
+
+
+def _file(context: LintContext, name: str | None) -> Path | None:
+    """The file that the spec calls `name`, if there is one."""
+    try:
+        return context.base / name if name and (context.base / name).is_file() else None
+    except OSError:  # not even a name for a file
+        return None
+
+
+def _text(file: Path) -> bytes:
+    """What `file` holds; something if it cannot be read, as secrets need not be readable to whoever lints."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b"?"
 
 
 def _parts(host: str) -> tuple[str, str]:
