@@ -41,7 +41,7 @@ class FailOn(StrEnum):
 def lint(
     specs: Annotated[
         list[Path],
-        typer.Argument(metavar="SPEC...", help="Specs: YAML files, folders of them, patterns, or - for stdin."),
+        typer.Argument(metavar="SPEC", help="Specs: YAML files, folders of them, patterns, or - for stdin."),
     ],
     format_: Annotated[ReportFormat, typer.Option("--format", help="How findings are written.")] = ReportFormat.TEXT,
     fail_on: Annotated[

@@ -10,9 +10,7 @@ from dualpace.cli.terminal import fail, show, write
 
 
 def rules(
-    ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID...]", help="Ids or slugs of findings to explain.")
-    ] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or slugs of findings to explain.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Write all of them as a page.")] = False,
 ) -> None:
     """List what a lint can find, or explain some of it with a bad and a good spec."""

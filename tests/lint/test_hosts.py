@@ -13,6 +13,8 @@ import pytest
 import yaml
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema
 
+from dualpace.lint.explain import CATALOGUE, explanation
+
 from .corpus import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +95,9 @@ def test_action_annotates_fails_and_uploads(repository: Path, temporary: Path) -
         (repository / upload.given["sarif_file"]).read_bytes()
     )
     assert [result.ruleId for result in log.runs[0].results] == ["DP301", "DP403", "DP403"]
+    installed = [temporary / "dualpace" / "bin" / "dualpace", "rules", "DP301"]
+    explained = subprocess.run(installed, cwd=repository, capture_output=True, text=True, check=True).stdout
+    assert explained == explanation(next(entry for entry in CATALOGUE if entry.id == "DP301"))
 
 
 def test_action_takes_patterns_and_passes_what_is_allowed_to_pass(repository: Path, temporary: Path) -> None:
