@@ -16,7 +16,7 @@ CXX_SOURCES = $$(git ls-files 'dualpace/templates/*.hpp' 'dualpace/templates/*.c
 quickstart: $(VENV)/.quickstart
 	@$(BIN)/python scripts/quickstart_model.py
 	@$(BIN)/dualpace build specs/quickstart.yaml --no-image
-	@$(BIN)/dualpace generate specs/quickstart.yaml --prompt "$(PROMPT)" --max-tokens 64
+	@$(BIN)/dualpace generate quickstart.bundle --prompt "$(PROMPT)" --max-tokens 64
 
 test: check
 	$(BIN)/python -m pytest
