@@ -17,6 +17,7 @@ _ERROR_BYTES = 256
 _LARGEST = 2**31 - 1
 _Params = fixed_view("RequestParams")
 _Record = fixed_view("TokenRecord")
+_Tops = fixed_view("TopLogprobs")
 _Status = fixed_view("EngineStatus")
 
 
@@ -29,6 +30,9 @@ class SamplingParams:
     """How a request is sampled and when it ends. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off.
 
     `stop_tokens` holds the end-of-sequence ids too unless they are to be ignored, which `ignore_eos` records.
+    The repetition penalty counts prompt and generated tokens, the other two generated ones. `logit_bias` holds pairs
+    of a token id and its bias. `logprobs` asks for each token's log probability and those of that many most probable
+    tokens.
     """
 
     max_tokens: int
@@ -43,10 +47,16 @@ class SamplingParams:
     seed: int = 0
     stop_tokens: tuple[int, ...] = ()
     ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
 
 
 class TokenEvent(NamedTuple):
-    """A token of a request (-1: none), its end, or both. `index` counts generated tokens."""
+    """A token of a request (-1: none), its end, or both. `index` counts generated tokens.
+
+    Log probabilities are the model's, before anything that sampling parameters do; 0 and none unless asked for.
+    `top` holds the most probable tokens with theirs, best first.
+    """
 
     tag: int
     index: int  # type: ignore[assignment]  # tuple.index is not missed
@@ -55,6 +65,7 @@ class TokenEvent(NamedTuple):
     finish: Finish
     prompt_tokens: int
     cached_tokens: int
+    top: tuple[tuple[int, float], ...] = ()
 
 
 class Status(NamedTuple):
@@ -89,6 +100,7 @@ class FrontendRing:
         self._outstanding: dict[int, int] = {}
         self._submitted = 0
         self._records = (_Record * _BATCH)()
+        self._tops = (_Tops * _BATCH)()
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         self._handle = self._library.dp_ring_open(str(memory).encode(), ring, error, _ERROR_BYTES)
         if not self._handle:
@@ -100,17 +112,23 @@ class FrontendRing:
         `tag` names it in events, and is not in use. Raises ValueError for what the engine could not serve.
         """
         stops = params.stop_tokens
-        for name in ("max_tokens", "min_tokens", "top_k"):
-            if not 0 <= getattr(params, name) <= _LARGEST:
+        for name in ("max_tokens", "min_tokens", "top_k", "logprobs"):
+            if not 0 <= (getattr(params, name) or 0) <= _LARGEST:
                 raise ValueError(f"{name} is {getattr(params, name)}; it has to be from 0 to {_LARGEST}")
+        biases = sorted(params.logit_bias)
         try:
-            words = array("i", (*stops, *prompt))
+            words = array("i", (*stops, *(token for token, _ in biases)))
+            words.frombytes(array("f", (bias for _, bias in biases)).tobytes())
+            words.extend(prompt)
         except OverflowError as overflow:
-            raise ValueError("prompt or stop_tokens holds a number of more than 32 bits; ids are smaller") from overflow
+            raise ValueError(
+                "prompt, stop_tokens or logit_bias holds a number of more than 32 bits; ids are smaller"
+            ) from overflow
         header = _Params(
             seed=params.seed % 2**64,
             prompt_tokens=len(prompt),
             stop_count=len(stops),
+            bias_count=len(biases),
             max_tokens=params.max_tokens,
             min_tokens=params.min_tokens,
             top_k=params.top_k,
@@ -120,6 +138,7 @@ class FrontendRing:
             repetition_penalty=params.repetition_penalty,
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
+            logprobs=0 if params.logprobs is None else params.logprobs + 1,
         )
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         # Its end may be read by the waiting thread before this call returns.
@@ -172,11 +191,19 @@ class FrontendRing:
             self._handle = None
 
     def _take(self, timeout_s: float) -> list[TokenEvent]:
-        count = self._library.dp_ring_wait(self._handle, self._records, _BATCH, int(timeout_s * 1e6))
+        count = self._library.dp_ring_wait(self._handle, self._records, self._tops, _BATCH, int(timeout_s * 1e6))
         return [
-            TokenEvent(r.tag, r.index, r.token, r.logprob, Finish(r.finish), r.prompt_tokens, r.cached_tokens)
-            for r in self._records[:count]
-        ]
+            TokenEvent(
+                r.tag, r.index, r.token, r.logprob, Finish(r.finish), r.prompt_tokens, r.cached_tokens,
+                self._top(i, r.top_count) if r.top_count else (),
+            )
+            for i, r in enumerate(self._records[:count])
+        ]  # fmt: skip
+
+    def _top(self, i: int, count: int) -> tuple[tuple[int, float], ...]:
+        tops = self._tops[i]
+        pairs = zip(tops.token[:count], tops.logprob[:count], strict=True)
+        return tuple((token, logprob) for token, logprob in pairs if token >= 0)
 
 
 def _load(path: Path) -> ctypes.CDLL:
@@ -191,7 +218,7 @@ def _load(path: Path) -> ctypes.CDLL:
     library.dp_ring_close.restype = None
     library.dp_ring_submit.argtypes = (handle, ctypes.c_uint64, handle, handle, text, size)
     library.dp_ring_abort.argtypes = (handle, ctypes.c_uint32)
-    library.dp_ring_wait.argtypes = (handle, handle, ctypes.c_int, ctypes.c_int64)
+    library.dp_ring_wait.argtypes = (handle, handle, handle, ctypes.c_int, ctypes.c_int64)
     library.dp_ring_status.argtypes = (handle, handle)
     library.dp_ring_status.restype = None
     library.dp_ring_engine_alive.argtypes = (handle,)

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from dualpace.plan.plan import Plan, Rings
-from dualpace.plan.structs import ENUMS, MAGIC, MAX_STOP_TOKENS, STRUCTS, Field, Struct
+from dualpace.plan.structs import ENUMS, MAGIC, MAX_BIAS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS, STRUCTS, Field, Struct
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,8 @@ def structs_text(plan: Plan) -> str:
         f"constexpr uint64_t kLayoutHash = 0x{layout_hash(plan)};\n"
         f"constexpr uint64_t kMagic = 0x{MAGIC:016x};\n"
         f"constexpr int kMaxStopTokens = {MAX_STOP_TOKENS};\n"
+        f"constexpr int kMaxBias = {MAX_BIAS};\n"
+        f"constexpr int kMaxTopLogprobs = {MAX_TOP_LOGPROBS};\n"
     )
     return "\n".join([head, *map(_enum_text, ENUMS), *(_struct_text(struct, known) for struct in STRUCTS)])
 

@@ -2,6 +2,7 @@
 
 from dualpace.plan.plan import Model
 from dualpace.plan.program import buffers
+from dualpace.plan.structs import MAX_BIAS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 
 HISTORY_PAGE = 256
 TOKEN_BYTES = 4
@@ -29,8 +30,8 @@ def scheduler_bytes(
 ) -> int:
     """Step buffers, block tables, states of requests and of `pages` pages a group, to within a few percent."""
     groups = len(model.groups)
-    step = tokens * (3 + groups) + rows * (8 + groups * -(-context // page_size))
-    request = 64 + -(-context // HISTORY_PAGE)
+    step = tokens * (3 + groups) + rows * (8 + 2 * MAX_TOP_LOGPROBS + groups * -(-context // page_size))
+    request = 32 + MAX_STOP_TOKENS + 2 * MAX_BIAS + -(-context // HISTORY_PAGE)
     return 4 * (step + requests * request + groups * pages * 3)
 
 

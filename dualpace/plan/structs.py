@@ -9,6 +9,8 @@ from enum import IntEnum
 MAGIC = 0x6563_6150_6C61_7544  # "DualPace" in memory
 LINE = 64
 MAX_STOP_TOKENS = 32
+MAX_BIAS = 300
+MAX_TOP_LOGPROBS = 20
 
 
 class Finish(IntEnum):
@@ -95,7 +97,7 @@ STRUCTS: tuple[Struct, ...] = (
     ),
     Struct(
         "RequestParams",
-        "Head of an arena span; the stop ids, the bias pairs (id, f32) and the prompt follow as words.",
+        "Head of an arena span; the stop ids, the ids with a bias, their biases (f32) and the prompt follow as words.",
         8,
         (
             Field("seed", "u64"),
@@ -111,6 +113,7 @@ STRUCTS: tuple[Struct, ...] = (
             Field("repetition_penalty", "f32"),
             Field("presence_penalty", "f32"),
             Field("frequency_penalty", "f32"),
+            Field("logprobs", "u32", doc="0: none; k + 1: the token's and those of the k most probable"),
         ),
     ),
     Struct(
@@ -121,12 +124,22 @@ STRUCTS: tuple[Struct, ...] = (
             Field("tag", "u64"),
             Field("index", "u32", doc="of the token among those generated"),
             Field("token", "i32", doc="-1: none"),
-            Field("logprob", "f32", doc="of the token under the model, before temperature"),
+            Field("logprob", "f32", doc="of the token under the model alone, 0 unless it was asked for"),
             Field("finish", "u32", doc="Finish"),
             Field("prompt_tokens", "u32"),
             Field("cached_tokens", "u32", doc="prompt tokens whose KV was reused"),
-            Field("reserved", "u8", (24,)),
+            Field("top_count", "u32", doc="entries of Ring::tops that belong to this record"),
+            Field("reserved", "u8", (20,)),
             _FLAG,
+        ),
+    ),
+    Struct(
+        "TopLogprobs",
+        "The most probable tokens where one was sampled, best first.",
+        32,
+        (
+            Field("token", "i32", (MAX_TOP_LOGPROBS,), doc="-1: no more can be drawn"),
+            Field("logprob", "f32", (MAX_TOP_LOGPROBS,)),
         ),
     ),
     Struct(
@@ -182,6 +195,7 @@ STRUCTS: tuple[Struct, ...] = (
             Field("submits", "SubmitRecord", ("kRequestSlots",)),
             Field("aborts", "AbortRecord", ("kRequestSlots",)),
             Field("tokens", "TokenRecord", ("kTokenSlots",)),
+            Field("tops", "TopLogprobs", ("kTokenSlots",), doc="of the token record of the same slot"),
             Field("arena", "u32", ("kArenaWords",)),
         ),
     ),
@@ -245,6 +259,7 @@ STRUCTS: tuple[Struct, ...] = (
                 "sampled", "i32", ("kMaxBatch",), doc="by the sampler: the token, -1 for logits with a NaN", align=LINE
             ),
             Field("logprob", "f32", ("kMaxBatch",), doc="by the sampler", align=LINE),
+            Field("top", "TopLogprobs", ("kMaxBatch",), doc="by the sampler", align=LINE),
         ),
     ),
 )

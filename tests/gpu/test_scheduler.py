@@ -14,7 +14,7 @@ from dualpace.engine.memory import RingMemory
 from dualpace.engine.ring import FrontendRing, SamplingParams
 from dualpace.engine.scheduler import HostScheduler
 from dualpace.plan.abi import view
-from dualpace.plan.structs import Finish
+from dualpace.plan.structs import MAX_BIAS, MAX_TOP_LOGPROBS, Finish
 
 from .conftest import compile_engine, compile_ring, host_twin
 from .plans import plan as make_plan
@@ -143,6 +143,14 @@ def parameters(dice: random.Random) -> SamplingParams:
         min_p=dice.choice((0.0, 0.1)),
         seed=dice.getrandbits(64),
         stop_tokens=tuple(dice.sample(range(PLAN.model.vocab), dice.choice((0, 1, 32)))),
+        repetition_penalty=dice.choice((1.0, 1.0, 1.3)),
+        presence_penalty=dice.choice((0.0, 0.0, -1.5)),
+        frequency_penalty=dice.choice((0.0, 0.0, 0.7)),
+        logit_bias=tuple(
+            (token, dice.uniform(-100, 100))
+            for token in dice.sample(range(PLAN.model.vocab), dice.choice((0, 0, 3, MAX_BIAS)))
+        ),
+        logprobs=dice.choice((None, None, 0, 7, MAX_TOP_LOGPROBS)),
     )
 
 

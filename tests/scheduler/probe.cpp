@@ -112,6 +112,14 @@ void together(int threads, const std::function<void(ThreadTeam&)>& run) {
   }
 }
 
+// Members that share a meeting, or one thread alone.
+template <class Run>
+void with_team(int threads, Run run) {
+  if (threads > 1) return together(threads, run);
+  SerialTeam team;
+  run(team);
+}
+
 }  // namespace
 
 extern "C" {
@@ -139,23 +147,35 @@ void probe_schedule(void* handle, int threads) {
   together(threads, [&](ThreadTeam& team) { schedule(team, *engine.state, *engine.buffers, engine.memory); });
 }
 
-void probe_sample(const float* logits, int n, float temperature, int top_k, float top_p, float min_p, uint64_t seed,
-                  uint32_t position, const int32_t* banned, int banned_count, int threads, int32_t* token,
-                  float* logprob) {
-  const Sampling params = {seed, temperature, top_p, min_p, top_k, 1.0f, 0.0f, 0.0f};
+void probe_draw(const float* logits, int n, float temperature, int top_k, float top_p, float min_p, uint64_t seed,
+                uint32_t position, int threads, int32_t* token) {
+  const Sampling params = {seed, temperature, top_p, min_p, top_k, 1.0f, 0.0f, 0.0f, 0};
   std::vector<float> scratch(static_cast<size_t>(n));
   SamplerMemory memory;
-  const auto run = [&](auto& team) {
-    using Team = std::remove_reference_t<decltype(team)>;
-    const Sampled sampled =
-        Sampler<Team>(team, memory).sample(logits, n, params, position, banned, banned_count, scratch.data());
-    if (!team.leader()) return;
-    *token = sampled.token;
-    *logprob = sampled.logprob;
-  };
-  if (threads > 1) return together(threads, run);
-  SerialTeam team;
-  run(team);
+  with_team(threads, [&](auto& team) {
+    const int32_t drawn = Sampler(team, memory).draw(logits, n, params, position, scratch.data());
+    if (team.leader()) *token = drawn;
+  });
+}
+
+// The logprobs of all ids, and the `count` best.
+void probe_rank(const float* logits, int n, int count, int threads, float* logprobs, TopLogprobs* top) {
+  SamplerMemory memory;
+  with_team(threads, [&](auto& team) {
+    const Scale scale = Sampler(team, memory).rank(logits, n, count, *top);
+    team.each(n, [&](int i) { logprobs[i] = scale.logprob(logits[i]); });
+  });
+}
+
+void probe_adjust(const float* logits, int n, const int32_t* history, int prompt, int length, float repetition,
+                  float presence, float frequency, int bias_count, const int32_t* bias_id, const float* bias,
+                  int banned_count, const int32_t* banned, int threads, float* adjusted) {
+  const Adjustment adjustment = {prompt,     length,       repetition, presence, frequency,
+                                 bias_count, banned_count, bias_id,    bias,     banned};
+  with_team(threads, [&](auto& team) {
+    const float* result = adjust(team, logits, n, adjustment, [&](int32_t at) { return history[at]; }, adjusted);
+    if (result == logits) team.each(n, [&](int i) { adjusted[i] = logits[i]; });
+  });
 }
 
 void probe_philox(const uint32_t* counter, const uint32_t* key, uint32_t* out) {

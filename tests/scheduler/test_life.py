@@ -52,7 +52,7 @@ def test_the_context_is_a_limit_that_can_be_reached(toys):
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"max_tokens": 92}, "5 prompt tokens and max_tokens 92 exceed the context of 96 tokens"),
         ({"max_tokens": 2**32 + 1}, "max_tokens is 4294967297"),
-        ({"prompt": [2**32]}, "prompt or stop_tokens"),
+        ({"prompt": [2**32]}, "prompt, stop_tokens or logit_bias"),
         ({"min_tokens": 9}, "min_tokens is 9"),
         ({"stop_tokens": (VOCAB,)}, "stop_tokens holds the token id"),
         ({"stop_tokens": tuple(range(33))}, "stop_tokens has 33 ids"),
@@ -61,8 +61,6 @@ def test_the_context_is_a_limit_that_can_be_reached(toys):
         ({"top_k": -1}, "top_k is -1"),
         ({"top_p": 0.0}, "top_p is 0"),
         ({"min_p": 1.5}, "min_p is 1.5"),
-        ({"repetition_penalty": 0.0}, "penalty"),
-        ({"presence_penalty": 0.5}, "penalty"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

@@ -6,37 +6,47 @@ import math
 import numpy as np
 import pytest
 
+from dualpace.plan import abi
+from dualpace.plan.structs import MAX_TOP_LOGPROBS
+
 from .plans import ROOMY
 
 N = 1000
+
+
+def address(array):
+    return ctypes.c_void_p(array.ctypes.data)
 
 
 class Probe:
     def __init__(self, library):
         self.library = ctypes.CDLL(str(library))
 
-    def sample(
-        self, logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, position=0, banned=(), threads=1
-    ):
+    def draw(self, logits, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, position=0, threads=1):
         logits = np.ascontiguousarray(logits, dtype=np.float32)
         before = logits.copy()
-        token, logprob = ctypes.c_int32(), ctypes.c_float()
-        ids = (ctypes.c_int32 * len(banned))(*banned)
-        self.library.probe_sample(
-            ctypes.c_void_p(logits.ctypes.data), len(logits), ctypes.c_float(temperature), top_k,
-            ctypes.c_float(top_p), ctypes.c_float(min_p), ctypes.c_uint64(seed), ctypes.c_uint32(position),
-            ids, len(banned), threads, ctypes.byref(token), ctypes.byref(logprob),
+        token = ctypes.c_int32()
+        self.library.probe_draw(
+            address(logits), len(logits), ctypes.c_float(temperature), top_k, ctypes.c_float(top_p),
+            ctypes.c_float(min_p), ctypes.c_uint64(seed), ctypes.c_uint32(position), threads, ctypes.byref(token),
         )  # fmt: skip
         assert np.array_equal(logits, before, equal_nan=True)
-        return token.value, logprob.value
+        return token.value
+
+    def rank(self, logits, count=0, threads=1):
+        """Logprobs of all ids; the most probable ids, and theirs."""
+        logits = np.ascontiguousarray(logits, dtype=np.float32)
+        logprobs, top = np.empty_like(logits), abi.fixed_view("TopLogprobs")()
+        self.library.probe_rank(address(logits), len(logits), count, threads, address(logprobs), ctypes.byref(top))
+        return logprobs, list(top.token[:count]), list(top.logprob[:count])
 
     def draws(self, logits, count, **params):
-        return np.array([self.sample(logits, position=p, **params)[0] for p in range(count)])
+        return np.array([self.draw(logits, position=p, **params) for p in range(count)])
 
     def map(self, name, x):
         x = np.ascontiguousarray(x, dtype=np.float32)
         y = np.empty_like(x)
-        getattr(self.library, name)(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), len(x))
+        getattr(self.library, name)(address(x), address(y), len(x))
         return y
 
 
@@ -95,19 +105,21 @@ def test_the_exponential_is_zero_where_it_would_near_the_subnormals(probe, x):
     assert probe.map("probe_exp", [x])[0] == 0
 
 
-@pytest.mark.parametrize("n", [1, 2, 255, 256, 257, N])
-def test_greedy_is_the_argmax_with_its_logprob(probe, n):
-    logits = np.random.default_rng(n).normal(0, 2, n).astype(np.float32)
-    token, logprob = probe.sample(logits, temperature=0, top_k=3, top_p=0.1)
+def log_softmax(logits):
     x = logits.astype(np.float64)
-    assert token == logits.argmax()
-    assert logprob == pytest.approx(x.max() - np.log(np.exp(x - x.max()).sum()) - x.max(), abs=1e-5)
+    return x - x.max() - np.log(np.exp(x - x.max()).sum())
+
+
+@pytest.mark.parametrize("n", [1, 2, 255, 256, 257, N])
+def test_greedy_is_the_argmax(probe, n):
+    logits = np.random.default_rng(n).normal(0, 2, n).astype(np.float32)
+    assert probe.draw(logits, temperature=0, top_k=3, top_p=0.1) == logits.argmax()
 
 
 @pytest.mark.parametrize("tied", [(5, 700), (256, 512), (0, 999), (3, 259)])
 def test_ties_go_to_the_lowest_id(probe, logits, tied):
     logits[list(tied)] = 50
-    assert probe.sample(logits, temperature=0)[0] == min(tied)
+    assert probe.draw(logits, temperature=0) == min(tied)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -115,22 +127,14 @@ def test_ties_go_to_the_lowest_id(probe, logits, tied):
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_row_that_is_not_finite_has_no_token(probe, logits, value, at, temperature):
     logits[at] = value
-    assert probe.sample(logits, temperature=temperature)[0] == -1
+    assert probe.draw(logits, temperature=temperature) == -1
 
 
 def test_minus_infinity_is_never_drawn(probe, logits):
     logits[:] = -math.inf
-    assert probe.sample(logits)[0] == -1
+    assert probe.draw(logits) == -1
     logits[[7, 300]] = -1e30, -1e30
     assert set(probe.draws(logits, 100)) == {7, 300}
-
-
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_banned_ids_are_never_drawn(probe, logits, temperature):
-    best = np.argsort(logits)[::-1][:5].tolist()
-    drawn = probe.draws(logits, 50, temperature=temperature, banned=best)
-    assert not set(drawn) & set(best)
-    assert probe.sample(logits, temperature=0, banned=best[:1])[0] == best[1]
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
@@ -171,14 +175,6 @@ def test_draws_follow_the_distribution(probe, logits, params):
     assert statistic < freedom + 5 * math.sqrt(2 * freedom)
 
 
-def test_logprobs_are_the_models_whatever_the_temperature(probe, logits):
-    x = logits.astype(np.float64)
-    expected = x - x.max() - np.log(np.exp(x - x.max()).sum())
-    for position in range(20):
-        token, logprob = probe.sample(logits, temperature=1.7, top_p=0.95, position=position)
-        assert logprob == pytest.approx(expected[token], abs=2e-5)
-
-
 def test_seed_and_position_decide(probe, logits):
     first = probe.draws(logits, 64, seed=1)
     assert (first == probe.draws(logits, 64, seed=1)).all()
@@ -190,5 +186,41 @@ def test_seed_and_position_decide(probe, logits):
 @pytest.mark.parametrize("params", [{}, {"top_k": 9}, {"top_p": 0.7, "min_p": 0.01}, {"temperature": 0}], ids=str)
 def test_the_number_of_threads_changes_no_bit(probe, logits, params):
     for position in range(5):
-        results = {probe.sample(logits, position=position, threads=t, **params) for t in (1, 2, 4)}
+        results = {probe.draw(logits, position=position, threads=t, **params) for t in (1, 2, 4)}
         assert len(results) == 1
+
+
+@pytest.mark.parametrize("scale", [0.1, 3.0, 100.0])
+@pytest.mark.parametrize("n", [1, 19, 256, N])
+def test_logprobs_are_the_log_softmax_and_the_best_come_first(probe, n, scale):
+    logits = np.random.default_rng(n).normal(0, scale, n).astype(np.float32)
+    expected = log_softmax(logits)
+    logprobs, ids, best = probe.rank(logits, MAX_TOP_LOGPROBS)
+    assert logprobs == pytest.approx(expected, rel=1e-6, abs=2e-5)
+    order = np.argsort(-logits, kind="stable")[:MAX_TOP_LOGPROBS]
+    assert ids == [*order, *[-1] * (MAX_TOP_LOGPROBS - len(order))]
+    assert best[: len(order)] == list(logprobs[order])
+
+
+def test_equally_probable_ids_are_ranked_by_id(probe, logits):
+    logits = logits.round()
+    logits[[3, 259, 515, 900]] = 50
+    _, ids, _ = probe.rank(logits, MAX_TOP_LOGPROBS)
+    assert ids[:4] == [3, 259, 515, 900]
+    assert ids == list(np.argsort(-logits, kind="stable")[:MAX_TOP_LOGPROBS])
+
+
+def test_what_cannot_be_drawn_is_not_ranked(probe, logits):
+    logits[:] = -math.inf
+    logits[[7, 300]] = 1, 2
+    logprobs, ids, best = probe.rank(logits, 4)
+    assert ids == [300, 7, -1, -1]
+    assert best[:2] == pytest.approx([-0.31326, -1.31326], abs=1e-5)
+    assert logprobs[0] == -math.inf
+
+
+def test_the_number_of_threads_changes_no_bit_of_a_ranking(probe, logits):
+    alone, *others = (probe.rank(logits, MAX_TOP_LOGPROBS, threads) for threads in (1, 2, 4))
+    for other in others:
+        assert (alone[0] == other[0]).all()
+        assert alone[1:] == other[1:]

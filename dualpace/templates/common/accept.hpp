@@ -1,6 +1,7 @@
 // From a submit record to a queued request: its parameters are checked, its prompt is copied to the history, and its
 // span of the arena is free again. A request that finds no place stays in its ring, and holds up those behind it alone.
 #pragma once
+#include "common/exact.hpp"
 #include "common/leave.hpp"
 #include "common/request.hpp"
 #include "common/ring.hpp"
@@ -38,7 +39,8 @@ DP_FN inline bool read_span(State& s, const Ring& memory, const SubmitRecord& re
     s.requests.stop[q][i] = static_cast<int32_t>(memory.arena[begin + kHead + i]);
     if (!in_vocabulary(s.requests.stop[q][i])) return false;
   }
-  s.incoming.prompt_begin = begin + kHead + params.stop_count;
+  s.incoming.bias_begin = begin + kHead + params.stop_count;
+  s.incoming.prompt_begin = s.incoming.bias_begin + 2 * params.bias_count;
   return true;
 }
 
@@ -83,6 +85,7 @@ DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t inde
   requests.longest[q] = least(prompt + static_cast<int>(p.max_tokens), kLongestHistory);
   requests.shortest[q] = prompt + static_cast<int>(p.min_tokens);
   requests.stop_count[q] = static_cast<int32_t>(p.stop_count);
+  requests.bias_count[q] = static_cast<int32_t>(p.bias_count);
   requests.sampling[q] = {p.seed,
                           p.temperature,
                           p.top_p,
@@ -90,18 +93,35 @@ DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t inde
                           static_cast<int32_t>(p.top_k),
                           p.repetition_penalty,
                           p.presence_penalty,
-                          p.frequency_penalty};
+                          p.frequency_penalty,
+                          static_cast<int32_t>(p.logprobs)};
   requests.history_count[q] = history_pages(prompt);
   for (int i = 0; i < requests.history_count[q]; ++i) {
     requests.history[q][i] = s.history.free.item[--s.history.free.count];
   }
 }
 
+// Copies the biases; how many of them are none that a ring library writes.
+template <class Team>
+DP_FN uint64_t copy_biases(Team& team, State& s, const Ring& memory) {
+  const int32_t q = s.incoming.request;
+  const uint32_t begin = s.incoming.bias_begin;
+  int32_t* ids = s.requests.bias_id[q];
+  float* biases = s.requests.bias[q];
+  const int count = s.requests.bias_count[q];
+  team.each(count, [&](int i) {
+    ids[i] = static_cast<int32_t>(memory.arena[begin + static_cast<uint32_t>(i)]);
+    biases[i] = float_of(memory.arena[begin + static_cast<uint32_t>(count + i)]);
+  });
+  return team.reduce(count, [&](int i) { return uint64_t{sound_bias(ids, i, biases[i]) ? 0u : 1u}; }, Sum());
+}
+
 template <class Team>
 DP_FN void copy_prompt(Team& team, State& s, const Ring& memory) {
   const int32_t q = s.incoming.request, prompt = s.requests.prompt[q];
   const uint32_t begin = s.incoming.prompt_begin;
-  const uint64_t faults = team.reduce(
+  uint64_t faults = copy_biases(team, s, memory);
+  faults += team.reduce(
       prompt,
       [&](int i) {
         const int32_t token = static_cast<int32_t>(memory.arena[begin + static_cast<uint32_t>(i)]);

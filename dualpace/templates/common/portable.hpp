@@ -44,6 +44,12 @@ DP_FN inline void show(T& word, T value) {
   SharedWord<T>(word).store(value, order::memory_order_relaxed);
 }
 
+// For sums whose order does not matter, of one team.
+template <class T>
+DP_FN inline void add(T& word, T more) {
+  SharedWord<T>(word).fetch_add(more, order::memory_order_relaxed);
+}
+
 template <class T>
 DP_FN constexpr T least(T a, T b) {
   return b < a ? b : a;

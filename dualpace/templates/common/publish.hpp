@@ -6,19 +6,33 @@
 
 namespace dp {
 
+// What a record says beside the state of its request. `top`: the most probable tokens, if they were asked for.
+struct Said {
+  int32_t token;
+  float logprob;
+  const TopLogprobs* top;
+};
+constexpr Said kNothing = {kNone, 0.0f, nullptr};
+
 // Writes the record after the `nth` unwritten one of a ring. The caller knows that the ring has room.
-DP_FN inline void write_record(State& s, Ring& memory, RingState& ring, int32_t nth, int32_t q, int32_t token,
-                               float logprob) {
+DP_FN inline void write_record(State& s, Ring& memory, RingState& ring, int32_t nth, int32_t q, Said said) {
   const uint32_t index = ring.token_written + static_cast<uint32_t>(nth);
   const int32_t generated = s.requests.length[q] - s.requests.prompt[q];
   TokenRecord& record = memory.tokens[index % cfg::kTokenSlots];
   record.tag = s.requests.tag[q];
-  record.index = static_cast<uint32_t>(token == kNone ? generated : generated - 1);
-  record.token = token;
-  record.logprob = logprob;
+  record.index = static_cast<uint32_t>(said.token == kNone ? generated : generated - 1);
+  record.token = said.token;
+  record.logprob = said.logprob;
   record.finish = static_cast<uint32_t>(s.requests.finish[q]);
   record.prompt_tokens = static_cast<uint32_t>(s.requests.prompt[q]);
   record.cached_tokens = static_cast<uint32_t>(s.requests.cached[q]);
+  const int tops = said.top == nullptr ? 0 : most(0, s.requests.sampling[q].logprobs - 1);
+  record.top_count = static_cast<uint32_t>(tops);
+  TopLogprobs& top = memory.tops[index % cfg::kTokenSlots];
+  for (int k = 0; k < tops; ++k) {
+    top.token[k] = said.top->token[k];
+    top.logprob[k] = said.top->logprob[k];
+  }
   publish(record.flag, record_flag(ring.epoch, index));
 }
 
@@ -30,7 +44,7 @@ DP_FN inline void report_ends(State& s, RingMemory& m) {
       const int32_t q = ring.ended.head;
       if (s.requests.epoch[q] == ring.epoch) {
         if (ring.room == 0) break;
-        write_record(s, m.rings[r], ring, 0, q, kNone, 0.0f);
+        write_record(s, m.rings[r], ring, 0, q, kNothing);
         ++ring.token_written;
         --ring.room;
       }

@@ -19,16 +19,29 @@ enum class Fault {
   kTopK,
   kTopP,
   kMinP,
+  kRepetition,
   kPenalties,
-  kBias,
+  kBiasCount,
+  kLogprobs,
 };
 
-// Words of an arena span: parameters, stop ids, prompt.
+// Words of an arena span: parameters, stop ids, biased ids, their biases, prompt.
 DP_FN constexpr uint64_t span_words(const RequestParams& p) {
   return sizeof(RequestParams) / 4 + uint64_t{p.stop_count} + 2 * uint64_t{p.bias_count} + p.prompt_tokens;
 }
 
 DP_FN constexpr bool in_vocabulary(int32_t token) { return token >= 0 && token < cfg::kVocab; }
+
+constexpr float kLeastRepetition = 0.01f;  // what a logit is divided by: below, the quotient might be no number
+constexpr float kMostPenalty = 2.0f;
+constexpr float kMostBias = 100.0f;
+
+DP_FN constexpr bool within(float value, float most) { return value >= -most && value <= most; }
+
+// Ids of biases rise, so that each logit has one at most.
+DP_FN constexpr bool sound_bias(const int32_t* ids, int i, float bias) {
+  return in_vocabulary(ids[i]) && (i == 0 || ids[i - 1] < ids[i]) && within(bias, kMostBias);
+}
 
 // Everything but the ids themselves. Comparisons are written so that a NaN fails them.
 DP_FN constexpr Fault check(const RequestParams& p) {
@@ -42,10 +55,12 @@ DP_FN constexpr Fault check(const RequestParams& p) {
   if (p.top_k > INT32_MAX) return Fault::kTopK;
   if (!(p.top_p > 0.0f && p.top_p <= 1.0f)) return Fault::kTopP;
   if (!(p.min_p >= 0.0f && p.min_p <= 1.0f)) return Fault::kMinP;
-  if (p.repetition_penalty != 1.0f || p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f) {
-    return Fault::kPenalties;
+  if (!(p.repetition_penalty >= kLeastRepetition && p.repetition_penalty <= 1 / kLeastRepetition)) {
+    return Fault::kRepetition;
   }
-  if (p.bias_count != 0) return Fault::kBias;
+  if (!within(p.presence_penalty, kMostPenalty) || !within(p.frequency_penalty, kMostPenalty)) return Fault::kPenalties;
+  if (p.bias_count > kMaxBias) return Fault::kBiasCount;
+  if (p.logprobs > kMaxTopLogprobs + 1) return Fault::kLogprobs;
   return Fault::kSound;
 }
 

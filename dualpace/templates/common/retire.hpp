@@ -53,7 +53,8 @@ DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
       const int32_t q = s.rows.request[b.sample_slot[i]];
       if (!of_ring(i)) return;
       const bool failed = requests.finish[q] == Finish::kError;
-      write_record(s, m.rings[r], s.rings[r], nth[i], q, failed ? kNone : b.sampled[i], failed ? 0.0f : b.logprob[i]);
+      write_record(s, m.rings[r], s.rings[r], nth[i], q,
+                   failed ? kNothing : Said{b.sampled[i], b.logprob[i], &b.top[i]});
     });
     team.sync();
     if (team.leader()) s.rings[r].token_written += static_cast<uint32_t>(total);

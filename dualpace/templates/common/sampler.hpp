@@ -9,13 +9,14 @@
 #include <cstdint>
 
 #include "common/exact.hpp"
+#include "common/layout.hpp"
 #include "common/philox.hpp"
 #include "common/portable.hpp"
 #include "common/team.hpp"
 
 namespace dp {
 
-// As in RequestParams. The penalties are laid out for the rule that will apply them; requests that set one are refused.
+// As in RequestParams.
 struct Sampling {
   uint64_t seed;
   float temperature;
@@ -25,15 +26,16 @@ struct Sampling {
   float repetition_penalty;
   float presence_penalty;
   float frequency_penalty;
+  int32_t logprobs;
 };
 
 // Temperatures below it are greedy: the weights of all but the largest logits would vanish.
 constexpr float kGreedyBelow = 1e-5f;
 
-// Token -1: the logits hold a NaN or plus infinity, or nothing but minus infinities.
-struct Sampled {
-  int32_t token;
-  float logprob;
+// How logits become log probabilities. The peak is kept apart, for its sum with the logarithm would round to it.
+struct Scale {
+  float peak, log_sum;
+  DP_FN float logprob(float logit) const { return logit - peak - log_sum; }
 };
 
 // What a team shares while it samples one row.
@@ -41,7 +43,7 @@ struct SamplerMemory {
   float sum[kLanes];
   float tree[kLanes];
   int32_t count[kLanes];
-  int32_t best[kLanes];
+  uint64_t best[kLanes];
 };
 
 template <class Team>
@@ -49,25 +51,43 @@ class Sampler {
  public:
   DP_FN Sampler(Team& team, SamplerMemory& memory) : team_(team), memory_(memory) {}
 
-  // `logits` [n]; `scratch` [n] is the team's own; the `banned` ids are not sampled.
-  DP_FN Sampled sample(const float* logits, int n, const Sampling& params, uint32_t position, const int32_t* banned,
-                       int banned_count, float* scratch) {
-    const float* allowed = logits;
-    if (banned_count > 0) {
-      team_.each(n, [&](int i) { scratch[i] = logits[i]; });
-      team_.sync();
-      team_.each(banned_count, [&](int i) { scratch[banned[i]] = -kInfinity; });
-      team_.sync();
-      allowed = scratch;
-    }
-    const Peak peak = find_peak(allowed, n);
-    if (peak.token < 0) return {-1, 0.0f};
-    const float normalizer = peak.logit + exact_log(partition(allowed, n, peak.logit));
-    if (params.temperature < kGreedyBelow || params.top_k == 1) return {peak.token, peak.logit - normalizer};
+  // A token by `logits` [n], which may lie in `scratch` [n], the team's own. -1: they hold a NaN or plus infinity, or
+  // nothing but minus infinities.
+  DP_FN int32_t draw(const float* logits, int n, const Sampling& params, uint32_t position, float* scratch) {
+    const Peak peak = find_peak(logits, n);
+    if (peak.token < 0 || params.temperature < kGreedyBelow || params.top_k == 1) return peak.token;
     const float inverse = 1.0f / params.temperature;
-    team_.each(n, [&](int i) { scratch[i] = exact_exp((allowed[i] - peak.logit) * inverse); });
-    const int32_t token = pick(scratch, n, threshold(scratch, n, params), uniform(params.seed, position));
-    return {token, logits[token] - normalizer};
+    team_.each(n, [&](int i) { scratch[i] = exact_exp((logits[i] - peak.logit) * inverse); });
+    return pick(scratch, n, threshold(scratch, n, params), uniform(params.seed, position));
+  }
+
+  // The scale of `logits` [n], and the `count` most probable ids, equal ones in their order, with their logprobs; id -1
+  // where no more can be drawn. Nothing of it counts if `draw` finds no token in the logits.
+  DP_FN Scale rank(const float* logits, int n, int count, TopLogprobs& top) {
+    const Peak peak = find_peak(logits, n);
+    const Scale scale = {peak.logit, exact_log(partition(logits, n, peak.logit))};
+    for (int k = 0; k < count; ++k) {
+      const uint64_t first = best_of_lanes();
+      const bool none = first == Least::kEmpty;
+      const int32_t id = none ? -1 : id_of(first);
+      if (team_.leader()) {
+        top.token[k] = id;
+        top.logprob[k] = none ? 0.0f : scale.logprob(logits[id]);
+      }
+      if (none) continue;
+      // Its lane goes on with its best item after this one.
+      const int lane = id % kLanes;
+      const uint64_t next = team_.reduce((n - lane + kLanes - 1) / kLanes,
+                                         [&](int row) {
+                                           const int i = lane + row * kLanes;
+                                           const uint64_t place = place_of(ordered(logits[i]), i);
+                                           return place > first && logits[i] > -kInfinity ? place : Least::kEmpty;
+                                         },
+                                         Least());
+      if (team_.leader()) memory_.best[lane] = next;
+    }
+    team_.sync();
+    return scale;
   }
 
  private:
@@ -110,9 +130,23 @@ class Sampler {
     }
   }
 
-  // The largest logit and the lowest id that has it; token -1 for a row that cannot be sampled.
+  // Places order items by falling logit (`order` is that of it), equal ones by id. None is kBad.
+  static constexpr uint64_t kBad = 0;
+  static DP_FN uint64_t place_of(int32_t order, int32_t id) {
+    return uint64_t{static_cast<uint32_t>(order) ^ 0x7FFFFFFFu} << 32 | static_cast<uint32_t>(id);
+  }
+  static DP_FN int32_t id_of(uint64_t place) { return static_cast<int32_t>(place & 0xFFFFFFFFu); }
+  static DP_FN float logit_of(uint64_t place) {
+    return value_of(static_cast<int32_t>(static_cast<uint32_t>(place >> 32) ^ 0x7FFFFFFFu));
+  }
+
+  DP_FN uint64_t best_of_lanes() {
+    return team_.reduce(kLanes, [&](int l) { return memory_.best[l]; }, Least());
+  }
+
+  // The largest logit and the lowest id that has it; token -1 for a row that cannot be sampled. Leaves the best place
+  // of each lane in memory_.best.
   DP_FN Peak find_peak(const float* logits, int n) {
-    constexpr int32_t kBad = -2;
     const int32_t lowest = ordered(-kInfinity), beyond = ordered(kInfinity);
     int32_t best[Team::kLanesEach], id[Team::kLanesEach], bad[Team::kLanesEach];
     own_lanes([&](int, int own) { best[own] = lowest, id[own] = -1, bad[own] = 0; });
@@ -123,22 +157,11 @@ class Sampler {
       bad[own] |= (x >= beyond) | (x < lowest);
     });
     own_lanes([&](int l, int own) {
-      memory_.best[l] = best[own];
-      memory_.count[l] = bad[own] != 0 ? kBad : id[own];
+      memory_.best[l] = bad[own] != 0 ? kBad : id[own] < 0 ? Least::kEmpty : place_of(best[own], id[own]);
     });
-    halve([&](int a, int b) {
-      int32_t &left = memory_.count[a], &best_left = memory_.best[a];
-      const int32_t right = memory_.count[b], best_right = memory_.best[b];
-      if (left == kBad || right == kBad) {
-        left = kBad;
-      } else if (best_right > best_left || (best_right == best_left && right < left)) {
-        best_left = best_right;
-        left = right;
-      }
-    });
-    const Peak peak = {memory_.count[0], value_of(memory_.best[0])};
-    team_.sync();
-    return peak;
+    const uint64_t first = best_of_lanes();
+    if (first == kBad || first == Least::kEmpty) return {-1, 0.0f};
+    return {id_of(first), logit_of(first)};
   }
 
   // Sum of e^(logit - peak).

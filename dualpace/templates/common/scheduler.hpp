@@ -66,21 +66,4 @@ DP_FN void schedule(Team& team, State& s, StepBuffers& b, RingMemory& m) {
   if (team.leader()) report(s, m.status);
 }
 
-// Samples one of the step's rows into its step buffers. `logits` [cfg::kVocab]; `scratch` likewise, the team's own.
-template <class Team>
-DP_FN void sample(Team& team, const State& s, StepBuffers& b, int i, const float* logits, float* scratch,
-                  SamplerMemory& memory) {
-  const Requests& requests = s.requests;
-  const int32_t q = s.rows.request[b.sample_slot[i]], length = requests.length[q];
-  // A stop id before the least length is not sampled, rather than passed over.
-  const int banned = length < requests.shortest[q] ? requests.stop_count[q] : 0;
-  const Sampled sampled = Sampler<Team>(team, memory)
-                              .sample(logits, s.vocabulary, requests.sampling[q], static_cast<uint32_t>(length),
-                                      requests.stop[q], banned, scratch);
-  if (team.leader()) {
-    b.sampled[i] = sampled.token;
-    b.logprob[i] = sampled.logprob;
-  }
-}
-
 }  // namespace dp

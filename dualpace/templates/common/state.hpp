@@ -57,6 +57,9 @@ struct Requests {
   Sampling sampling[N];
   int32_t stop_count[N];
   int32_t stop[N][kMaxStopTokens];
+  int32_t bias_count[N];
+  int32_t bias_id[N][kMaxBias];
+  float bias[N][kMaxBias];
   bool fresh[N];  // has never had a row, so it holds history pages for its prompt alone
   int32_t history_count[N];
   int32_t history[N][kHistoryPagesEach];
@@ -117,9 +120,9 @@ struct RingState {
 // A request as it was read, once, from memory that others may write.
 struct Incoming {
   RequestParams params;
-  uint32_t prompt_begin;  // word of the arena
-  int32_t request;        // kNone: it has to wait
-  bool refused;           // it ends as it arrives
+  uint32_t bias_begin, prompt_begin;  // words of the arena
+  int32_t request;                    // kNone: it has to wait
+  bool refused;                       // it ends as it arrives
 };
 
 // Lists of a phase, by position in Rows::running or in a list of another kind as said there.
@@ -144,7 +147,8 @@ struct State {
   Work work;
 };
 
-DP_FN inline int32_t& history_token(State& s, int32_t request, int32_t position) {
+template <class SomeState>
+DP_FN auto& history_token(SomeState& s, int32_t request, int32_t position) {
   const int32_t page = s.requests.history[request][position / cfg::kHistoryPage];
   return s.history.token[page][position % cfg::kHistoryPage];
 }

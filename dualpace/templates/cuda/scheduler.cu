@@ -1,4 +1,5 @@
 // The scheduler and the sampler as kernels: the shared phases with CTAs as teams.
+#include "common/sample.hpp"
 #include "common/scheduler.hpp"
 
 namespace dp {

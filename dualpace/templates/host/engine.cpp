@@ -2,6 +2,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/sample.hpp"
 #include "common/scheduler.hpp"
 #include "host/backoff.hpp"
 

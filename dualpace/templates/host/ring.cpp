@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 
+#include "common/exact.hpp"
 #include "common/request.hpp"
 #include "host/backoff.hpp"
 
@@ -123,14 +124,43 @@ void explain(dp::Fault fault, const dp::RequestParams& p, char* error, size_t by
       return say(error, bytes, "top_p is %g; it has to be above 0 and at most 1", static_cast<double>(p.top_p));
     case dp::Fault::kMinP:
       return say(error, bytes, "min_p is %g; it has to be from 0 to 1", static_cast<double>(p.min_p));
+    case dp::Fault::kRepetition:
+      return say(error, bytes, "repetition_penalty is %g; it has to be from %g to %g, 1 is off",
+                 static_cast<double>(p.repetition_penalty), static_cast<double>(dp::kLeastRepetition),
+                 static_cast<double>(1 / dp::kLeastRepetition));
     case dp::Fault::kPenalties:
-      return say(error, bytes,
-                 "repetition, presence and frequency penalty are %g, %g and %g; this engine takes 1, 0 and 0 only",
-                 static_cast<double>(p.repetition_penalty), static_cast<double>(p.presence_penalty),
-                 static_cast<double>(p.frequency_penalty));
-    case dp::Fault::kBias:
-      return say(error, bytes, "%u ids have a logit bias; this engine takes none", p.bias_count);
+      return say(error, bytes, "presence_penalty and frequency_penalty are %g and %g; they have to be from %g to %g",
+                 static_cast<double>(p.presence_penalty), static_cast<double>(p.frequency_penalty),
+                 static_cast<double>(-dp::kMostPenalty), static_cast<double>(dp::kMostPenalty));
+    case dp::Fault::kBiasCount:
+      return say(error, bytes, "logit_bias has %u ids, at most %d are possible", p.bias_count, dp::kMaxBias);
+    case dp::Fault::kLogprobs:
+      return say(error, bytes, "logprobs asks for the %u most probable tokens, at most %d are possible", p.logprobs - 1,
+                 dp::kMaxTopLogprobs);
   }
+}
+
+// Whether the ids and biases of a sound request are sound too. Says why not.
+bool check_words(const dp::RequestParams& p, const int32_t* words, char* error, size_t bytes) {
+  const int32_t* biased = words + p.stop_count;
+  const int32_t* prompt = biased + 2 * size_t{p.bias_count};
+  const auto known = [&](const char* what, const int32_t* ids, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      if (dp::in_vocabulary(ids[i])) continue;
+      say(error, bytes, "%s holds the token id %d; ids are from 0 to %d", what, ids[i], dp::cfg::kVocab - 1);
+      return false;
+    }
+    return true;
+  };
+  if (!known("stop_tokens", words, p.stop_count) || !known("logit_bias", biased, p.bias_count)) return false;
+  for (int i = 0; i < static_cast<int>(p.bias_count); ++i) {
+    const float bias = dp::float_of(static_cast<uint32_t>(biased[p.bias_count + static_cast<uint32_t>(i)]));
+    if (dp::sound_bias(biased, i, bias)) continue;
+    say(error, bytes, "logit_bias of token id %d is %g; biases are from %g to %g, an id has one at most", biased[i],
+        static_cast<double>(bias), static_cast<double>(-dp::kMostBias), static_cast<double>(dp::kMostBias));
+    return false;
+  }
+  return known("prompt", prompt, p.prompt_tokens);
 }
 
 }  // namespace
@@ -171,7 +201,8 @@ void dp_ring_close(void* handle) {
   close(frontend->file);
 }
 
-// `words` are the stop ids, then the prompt. 1: submitted; 0: no room now; -1: refused, with `error` filled in.
+// `words` are the stop ids, the ids with a bias in rising order, their biases' bits, the prompt. 1: submitted; 0: no
+// room now; -1: refused, with `error` filled in.
 int dp_ring_submit(void* handle, uint64_t tag, const dp::RequestParams* params, const int32_t* words, char* error,
                    size_t bytes) {
   Frontend& f = frontend_of(handle);
@@ -180,13 +211,7 @@ int dp_ring_submit(void* handle, uint64_t tag, const dp::RequestParams* params, 
     explain(fault, *params, error, bytes);
     return -1;
   }
-  const uint32_t ids = params->stop_count + params->prompt_tokens;
-  for (uint32_t i = 0; i < ids; ++i) {
-    if (dp::in_vocabulary(words[i])) continue;
-    say(error, bytes, "%s holds the token id %d; ids are from 0 to %d",
-        i < params->stop_count ? "stop_tokens" : "prompt", words[i], dp::cfg::kVocab - 1);
-    return -1;
-  }
+  if (!check_words(*params, words, error, bytes)) return -1;
   const uint64_t span = dp::span_words(*params);
   if (span > dp::cfg::kArenaWords) {
     say(error, bytes, "the request takes %llu words of the arena, which has %u; shorten the prompt",
@@ -196,7 +221,7 @@ int dp_ring_submit(void* handle, uint64_t tag, const dp::RequestParams* params, 
   uint32_t begin = 0;
   if (!take_span(f, static_cast<uint32_t>(span), &begin)) return 0;
   std::memcpy(&f.ring.arena[begin], params, sizeof *params);
-  std::memcpy(&f.ring.arena[begin + sizeof *params / 4], words, size_t{ids} * 4);
+  std::memcpy(&f.ring.arena[begin + sizeof *params / 4], words, span * 4 - sizeof *params);
   dp::SubmitRecord& record = f.ring.submits[f.submitted % dp::cfg::kRequestSlots];
   record.type = static_cast<uint32_t>(dp::RecordType::kSubmit);
   record.arena_begin = begin;
@@ -219,8 +244,9 @@ int dp_ring_abort(void* handle, uint32_t index) {
   return 1;
 }
 
-// Takes up to `limit` records, waiting for the first for `timeout_us`. Returns how many.
-int dp_ring_wait(void* handle, dp::TokenRecord* records, int limit, int64_t timeout_us) {
+// Takes up to `limit` records, with `tops` for those that have some, waiting for the first for `timeout_us`. Returns
+// how many.
+int dp_ring_wait(void* handle, dp::TokenRecord* records, dp::TopLogprobs* tops, int limit, int64_t timeout_us) {
   Frontend& f = frontend_of(handle);
   uint32_t count = 0;
   const auto look = [&] {
@@ -228,7 +254,11 @@ int dp_ring_wait(void* handle, dp::TokenRecord* records, int limit, int64_t time
     return count > 0;
   };
   dp::wait_until(look, timeout_us);
-  for (uint32_t i = 0; i < count; ++i) records[i] = f.ring.tokens[(f.token_read + i) % dp::cfg::kTokenSlots];
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t at = (f.token_read + i) % dp::cfg::kTokenSlots;
+    records[i] = f.ring.tokens[at];
+    if (records[i].top_count > 0) tops[i] = f.ring.tops[at];
+  }
   f.token_read += count;
   if (count > 0) dp::publish(f.ring.control.token_read, f.token_read);
   return static_cast<int>(count);

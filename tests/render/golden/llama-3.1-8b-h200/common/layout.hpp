@@ -9,9 +9,11 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x60a2e41750331246;
+constexpr uint64_t kLayoutHash = 0x01de62134cc45b5d;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
+constexpr int kMaxBias = 300;
+constexpr int kMaxTopLogprobs = 20;
 
 enum class Finish : uint32_t { kNone = 0, kStop = 1, kLength = 2, kAbort = 3, kError = 4, kEngineGone = 5 };
 
@@ -50,7 +52,7 @@ static_assert(offsetof(AbortRecord, reserved) == 8);
 static_assert(offsetof(AbortRecord, flag) == 56);
 static_assert(sizeof(AbortRecord) == 64);
 
-// Head of an arena span; the stop ids, the bias pairs (id, f32) and the prompt follow as words.
+// Head of an arena span; the stop ids, the ids with a bias, their biases (f32) and the prompt follow as words.
 struct alignas(8) RequestParams {
   uint64_t seed;
   uint32_t prompt_tokens;
@@ -65,6 +67,8 @@ struct alignas(8) RequestParams {
   float repetition_penalty;
   float presence_penalty;
   float frequency_penalty;
+  uint32_t logprobs;  // 0: none; k + 1: the token's and those of the k most probable
+  uint8_t pad_60[4];
 };
 static_assert(offsetof(RequestParams, seed) == 0);
 static_assert(offsetof(RequestParams, prompt_tokens) == 8);
@@ -79,18 +83,20 @@ static_assert(offsetof(RequestParams, temperature) == 40);
 static_assert(offsetof(RequestParams, repetition_penalty) == 44);
 static_assert(offsetof(RequestParams, presence_penalty) == 48);
 static_assert(offsetof(RequestParams, frequency_penalty) == 52);
-static_assert(sizeof(RequestParams) == 56);
+static_assert(offsetof(RequestParams, logprobs) == 56);
+static_assert(sizeof(RequestParams) == 64);
 
 // One event of a request: a token, its end, or both.
 struct alignas(64) TokenRecord {
   uint64_t tag;
   uint32_t index;  // of the token among those generated
   int32_t token;  // -1: none
-  float logprob;  // of the token under the model, before temperature
+  float logprob;  // of the token under the model alone, 0 unless it was asked for
   uint32_t finish;  // Finish
   uint32_t prompt_tokens;
   uint32_t cached_tokens;  // prompt tokens whose KV was reused
-  uint8_t reserved[24];
+  uint32_t top_count;  // entries of Ring::tops that belong to this record
+  uint8_t reserved[20];
   uint64_t flag;  // epoch << 32 | index + 1 of this record, stored last; nothing else says it is there
 };
 static_assert(offsetof(TokenRecord, tag) == 0);
@@ -100,9 +106,19 @@ static_assert(offsetof(TokenRecord, logprob) == 16);
 static_assert(offsetof(TokenRecord, finish) == 20);
 static_assert(offsetof(TokenRecord, prompt_tokens) == 24);
 static_assert(offsetof(TokenRecord, cached_tokens) == 28);
-static_assert(offsetof(TokenRecord, reserved) == 32);
+static_assert(offsetof(TokenRecord, top_count) == 32);
+static_assert(offsetof(TokenRecord, reserved) == 36);
 static_assert(offsetof(TokenRecord, flag) == 56);
 static_assert(sizeof(TokenRecord) == 64);
+
+// The most probable tokens where one was sampled, best first.
+struct alignas(32) TopLogprobs {
+  int32_t token[20];  // -1: no more can be drawn
+  float logprob[20];
+};
+static_assert(offsetof(TopLogprobs, token) == 0);
+static_assert(offsetof(TopLogprobs, logprob) == 80);
+static_assert(sizeof(TopLogprobs) == 160);
 
 // Totals since the engine started.
 struct alignas(8) Counters {
@@ -175,14 +191,16 @@ struct alignas(64) Ring {
   SubmitRecord submits[cfg::kRequestSlots];
   AbortRecord aborts[cfg::kRequestSlots];
   TokenRecord tokens[cfg::kTokenSlots];
+  TopLogprobs tops[cfg::kTokenSlots];  // of the token record of the same slot
   uint32_t arena[cfg::kArenaWords];
 };
 static_assert(offsetof(Ring, control) == 0);
 static_assert(offsetof(Ring, submits) == 192);
 static_assert(offsetof(Ring, aborts) == 65728);
 static_assert(offsetof(Ring, tokens) == 131264);
-static_assert(offsetof(Ring, arena) == 393408);
-static_assert(sizeof(Ring) == 2490560);
+static_assert(offsetof(Ring, tops) == 393408);
+static_assert(offsetof(Ring, arena) == 1048768);
+static_assert(sizeof(Ring) == 3145920);
 
 // What a mapping is; written before the file gets its name.
 struct alignas(64) MemoryHeader {
@@ -209,7 +227,7 @@ struct alignas(64) RingMemory {
 static_assert(offsetof(RingMemory, header) == 0);
 static_assert(offsetof(RingMemory, status) == 64);
 static_assert(offsetof(RingMemory, rings) == 192);
-static_assert(sizeof(RingMemory) == 2490752);
+static_assert(sizeof(RingMemory) == 3146112);
 
 // One step's inputs, its block tables and what was sampled. Row: of the batch; row slot: of the tables.
 struct alignas(64) StepBuffers {
@@ -232,6 +250,7 @@ struct alignas(64) StepBuffers {
   int32_t sample_slot[cfg::kMaxBatch];  // row slot of each sample
   int32_t sampled[cfg::kMaxBatch];  // by the sampler: the token, -1 for logits with a NaN
   float logprob[cfg::kMaxBatch];  // by the sampler
+  TopLogprobs top[cfg::kMaxBatch];  // by the sampler
 };
 static_assert(offsetof(StepBuffers, step) == 0);
 static_assert(offsetof(StepBuffers, kind) == 8);
@@ -250,6 +269,7 @@ static_assert(offsetof(StepBuffers, sample_index) == 8428672);
 static_assert(offsetof(StepBuffers, sample_slot) == 8429696);
 static_assert(offsetof(StepBuffers, sampled) == 8430720);
 static_assert(offsetof(StepBuffers, logprob) == 8431744);
-static_assert(sizeof(StepBuffers) == 8432768);
+static_assert(offsetof(StepBuffers, top) == 8432768);
+static_assert(sizeof(StepBuffers) == 8473728);
 
 }  // namespace dp
