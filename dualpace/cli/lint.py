@@ -86,12 +86,17 @@ def _files(given: Path) -> Iterator[Path]:
     if given.is_absolute() and given.is_relative_to(Path.cwd()):
         given = given.relative_to(Path.cwd())
     if given.is_dir():
-        yield from sorted(path for path in given.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+        yield from sorted(path for path in given.rglob("*") if _is_spec(path, given))
     elif set(str(given)) & set("*?[") and not given.exists():
         root = Path(given.anchor)
         yield from sorted(root.glob(str(given.relative_to(root)))) or [given]
     else:
         yield given
+
+
+def _is_spec(path: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return path.suffix in SUFFIXES and not hidden and path.is_file()
 
 
 def _lint(path: Path) -> Result:
@@ -114,4 +119,5 @@ def _emit(path: Path, before: Result, after: Result, as_diff: bool) -> bool:
         write(new)
     elif old != new:
         path.write_bytes(new.encode())
+        show(f"{path}: fixed\n", sys.stderr)
     return old != new

@@ -64,8 +64,9 @@ def test_json_is_one_document_for_all_specs() -> None:
 
 
 def test_folders_are_searched_and_nothing_is_linted_twice(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    for name in ("a/one.yaml", "a/b/two.yml", "a/notes.txt"):
+    for folder in ("a/b", "a/.cache"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("a/one.yaml", "a/b/two.yml", "a/notes.txt", "a/.cache/three.yaml"):
         (tmp_path / name).write_text("5\n")
     found = json.loads(dualpace("lint", "a", str(tmp_path / "a"), "a/*.yaml", "--format", "json", cwd=tmp_path).stdout)
     assert [d["span"]["file"] for d in found["diagnostics"]] == ["a/b/two.yml", "a/one.yaml"]
@@ -81,8 +82,9 @@ def test_fix_writes_and_reports_what_is_left(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     shutil.copy(ROOT / FIXABLE, spec)
     done = dualpace("lint", "--fix", "spec.yaml", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert dualpace("lint", "spec.yaml", cwd=tmp_path).returncode == 0
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "spec.yaml: fixed\n")
+    again = dualpace("lint", "--fix", "spec.yaml", cwd=tmp_path)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     spec.write_text(spec.read_text() + "serving: {host: 0.0.0.0}\n")
     assert "DP701" in dualpace("lint", "--fix", "spec.yaml", cwd=tmp_path).stdout
 
