@@ -4,23 +4,18 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from dualpace.diagnostic import Edit, Span
-from dualpace.lint.rule import Fix
-from dualpace.spec.document import Document, Entry, KeyPath, Mapping, Scalar, line_starts
+from dualpace.spec.document import Document, Entry, KeyPath, Mapping, line_starts
 
 
-def edits(document: Document, path: KeyPath, fix: Fix) -> tuple[Edit, ...]:
-    """What `fix` changes at `path`."""
+def removal(document: Document, path: KeyPath) -> tuple[Edit, ...]:
+    """The edit that takes out the key at `path` with its value, and its section if that has nothing else."""
     parent, key = document.node(path[:-1]), path[-1]
     if not (isinstance(parent, Mapping) and isinstance(key, str) and key in parent.entries):
         return ()
-    entry = parent.entries[key]
-    if not _stands_after_its_key(parent, entry):
-        return ()
-    if fix.text is not None:
-        return (Edit(entry.value.span, fix.text),) if isinstance(entry.value, Scalar) else ()
     if len(parent.entries) == 1 and len(path) > 1:
-        return edits(document, path[:-1], fix)  # an empty section would be a fault of its own
-    return (Edit(_extent(document, parent, entry), ""),)
+        return removal(document, path[:-1])  # an empty section would be a fault of its own
+    entry = parent.entries[key]
+    return (Edit(_extent(document, parent, entry), ""),) if _stands_after_its_key(parent, entry) else ()
 
 
 def comment_removal(document: Document, comment: Span) -> Edit:

@@ -27,22 +27,16 @@ class LintContext(NamedTuple):
     resolve: Callable[[Spec], Plan]
 
 
-class Fix(NamedTuple):
-    """A remedy that takes no decision: the value written as `text`, or, for None, the key removed."""
-
-    text: str | None
-
-
-REMOVE = Fix(None)
-
-
 class Finding(NamedTuple):
-    """What is wrong with the field at `path`, and the remedy. The runner adds id, severity, place and edits."""
+    """What is wrong with the field at `path`, and the remedy. The runner adds id, severity and place.
+
+    A field is `removable` if it has no effect, so that taking it out is a remedy that takes no decision.
+    """
 
     path: KeyPath
     message: str
     help: str
-    fix: Fix | None = None
+    removable: bool = False
 
 
 class Rule(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dualpace.diagnostic import Diagnostic, Severity, ordered
 from dualpace.lint.allow import read_allowances, unused
-from dualpace.lint.fix import edits, fixed
+from dualpace.lint.fix import fixed, removal
 from dualpace.lint.rule import Finding, LintContext, Rule
 from dualpace.lint.rules import RULES
 from dualpace.plan.error import PlanError
@@ -106,7 +106,7 @@ def _check(rule: Rule, context: LintContext) -> Iterator[Finding]:
 
 def _diagnostic(context: LintContext, rule: Rule, finding: Finding) -> Diagnostic:
     span = context.document.span(finding.path)
-    fix = edits(context.document, finding.path, finding.fix) if finding.fix else ()
+    fix = removal(context.document, finding.path) if finding.removable else ()
     return Diagnostic(rule.id, rule.slug, rule.severity, finding.message, finding.help, span, fix)
 
 
