@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dualpace.diagnostic import Severity
-from dualpace.lint.rule import REMOVE, Finding, LintContext, Rule
+from dualpace.lint.rule import Finding, LintContext, Rule
 
 FLASHINFER_HEAD_DIMS = (64, 128, 256)
 MOST_WASTE = 1 / 8
@@ -27,7 +27,7 @@ def route(context: LintContext) -> Iterator[Finding]:
     chosen = context.spec.attention.route
     if context.spec.target.cpu and chosen != "auto":
         message = f"attention.route is {chosen}, which has no effect on the CPU engine"
-        yield Finding(("attention", "route"), message, "remove it", REMOVE)
+        yield Finding(("attention", "route"), message, "remove it", removable=True)
 
 
 def flashinfer_shape(context: LintContext) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dualpace.diagnostic import Severity
-from dualpace.lint.rule import REMOVE, Finding, LintContext, Rule
+from dualpace.lint.rule import Finding, LintContext, Rule
 from dualpace.plan.quantity import size_text
 
 CONTAINER_SHM = 64 * 2**20
@@ -33,7 +33,7 @@ def ignored(context: LintContext) -> Iterator[Finding]:
         for name in ("device", "port", "gid_index"):
             if name in nic.model_fields_set:
                 message = f"nic.{name} has no effect with transport shm"
-                yield Finding(("nic", name), message, "remove it, or set `transport: rdma`", REMOVE)
+                yield Finding(("nic", name), message, "remove it, or set `transport: rdma`", removable=True)
 
 
 def device_form(context: LintContext) -> Iterator[Finding]:

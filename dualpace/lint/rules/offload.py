@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dualpace.diagnostic import Severity
-from dualpace.lint.rule import REMOVE, Finding, LintContext, Rule
+from dualpace.lint.rule import Finding, LintContext, Rule
 from dualpace.plan.paging import KvLayout
 from dualpace.plan.quantity import size_text, time_text
 
@@ -32,7 +32,10 @@ def ignored(context: LintContext) -> Iterator[Finding]:
             if name in offload.model_fields_set:
                 message = f"offload.{name} has no effect with mode off"
                 yield Finding(
-                    ("offload", name), message, "remove it, or set `mode: recall` or `mode: cooperative`", REMOVE
+                    ("offload", name),
+                    message,
+                    "remove it, or set `mode: recall` or `mode: cooperative`",
+                    removable=True,
                 )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from dualpace.diagnostic import Severity
-from dualpace.lint.rule import REMOVE, Finding, LintContext, Rule
+from dualpace.lint.rule import Finding, LintContext, Rule
 from dualpace.plan.quantity import size_text, time_text
 from dualpace.plan.targets import GPUS
 
@@ -36,7 +36,7 @@ def one_cpu(context: LintContext) -> Iterator[Finding]:
     target = context.spec.target
     if target.cpu and target.count > 1:
         message = f"target.count is {target.count}, but the CPU engine runs once a host"
-        yield Finding(("target", "count"), message, "remove it", REMOVE)
+        yield Finding(("target", "count"), message, "remove it", removable=True)
 
 
 def cards_share_heads(context: LintContext) -> Iterator[Finding]:
