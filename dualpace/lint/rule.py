@@ -30,7 +30,7 @@ class LintContext(NamedTuple):
 class Finding(NamedTuple):
     """What is wrong with the field at `path`, and the remedy. The runner adds id, severity and place.
 
-    A field is `removable` if it has no effect, so that taking it out is a remedy that takes no decision.
+    A field is `removable` if the deployment is the same without it, so that taking it out takes no decision.
     """
 
     path: KeyPath

@@ -36,12 +36,7 @@ def revision(context: LintContext) -> Iterator[Finding]:
         help_ = "add `revision:` with the 40 hex digits of the repository's commit"
         yield Finding(("model", "hub"), f"model.hub {model.hub} has no revision, so a build would not repeat", help_)
     elif model.revision and not model.hub:
-        yield Finding(
-            ("model", "revision"),
-            "model.revision is ignored without model.hub",
-            "remove it, or add `hub`",
-            removable=True,
-        )
+        yield Finding(("model", "revision"), "model.revision is ignored without model.hub", "remove it, or add `hub`")
 
 
 def heads(context: LintContext) -> Iterator[Finding]:
@@ -85,7 +80,7 @@ def sliding_window(context: LintContext) -> Iterator[Finding]:
         return
     for name in ("sliding_window", "sliding_pattern", "rope_local_theta"):
         if getattr(shape, name) is not None:
-            yield Finding(("model", "shape", name), f"model.shape.{name} has no effect: {why}", remedy, removable=True)
+            yield Finding(("model", "shape", name), f"model.shape.{name} has no effect: {why}", remedy)
     if shape.family == "gemma3" and shape.sliding_window is None:
         message = "model.shape.sliding_window is absent, and gemma3 has sliding-window layers"
         yield Finding(("model", "shape"), message, "add `sliding_window: 512`, or what the model's config.json says")
@@ -115,7 +110,7 @@ def rope_scaling(context: LintContext) -> Iterator[Finding]:
         yield Finding(path, f"{'.'.join(path)} of type {scaling.type} needs original_context", help_)
     for name in sorted(scaling.model_fields_set - used - {"type", "factor"}):
         message = f"{'.'.join(path)}.{name} has no effect with type {scaling.type}"
-        yield Finding((*path, name), message, "remove it, or correct the type", removable=True)
+        yield Finding((*path, name), message, "remove it, or correct the type")
 
 
 def yarn_reach(context: LintContext) -> Iterator[Finding]:
