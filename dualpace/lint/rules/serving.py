@@ -64,7 +64,7 @@ def long_drain(context: LintContext) -> Iterator[Finding]:
     seconds = context.spec.serving.drain
     if seconds > STOP_SECONDS:
         message = f"serving.drain is {seconds:g} s, and `docker stop` kills after {STOP_SECONDS} s"
-        help_ = f"stop with `--time {seconds + 2:.0f}` (or that grace period) and allow this here, or lower it"
+        help_ = f"lower it, or stop with `docker stop -t {seconds + 2:.0f}` or that grace period, and allow this here"
         yield Finding(("serving", "drain"), message, help_)
 
 
