@@ -64,10 +64,10 @@ def shm_size(context: LintContext) -> Iterator[Finding]:
     """The rings fit the shared memory that a container has by default."""
     plan = context.plan
     if plan and plan.rings.transport == "shm" and plan.rings.bytes > CONTAINER_SHM:
-        need = -(-plan.rings.bytes // 2**20)
+        need = -(-plan.rings.bytes // CONTAINER_SHM) * CONTAINER_SHM // 2**20
         message = (
-            f"nic.rings of {plan.rings.rings} take {size_text(plan.rings.bytes)} of shared memory, and a container has "
-            f"{size_text(CONTAINER_SHM)} by default"
+            f"nic.rings of {plan.rings.rings} take more than the {size_text(CONTAINER_SHM)} of shared memory that a "
+            "container has by default"
         )
         help_ = f"start the container with --shm-size={need}m and allow this here, or lower nic.rings"
         yield Finding(("nic", "rings"), message, help_)
