@@ -17,17 +17,8 @@ from dualpace.appliance.errors import ApiError, failed, from_validation, model_n
 from dualpace.appliance.generate import Generation
 from dualpace.appliance.limits import Limits
 from dualpace.appliance.reply import ChatReply, CompletionReply
-from dualpace.appliance.schema import (
-    ChatCompletion,
-    ChatRequest,
-    Completion,
-    CompletionRequest,
-    ErrorBody,
-    Health,
-    ModelCard,
-    ModelList,
-    SamplingFields,
-)
+from dualpace.appliance.responses import ChatCompletion, Completion, ErrorBody, Health, ModelCard, ModelList
+from dualpace.appliance.schema import ChatRequest, CompletionRequest, SamplingFields
 from dualpace.appliance.stream import Answer, EventStream, Whole
 from dualpace.appliance.validate import chat_job, completion_job
 

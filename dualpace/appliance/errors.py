@@ -7,7 +7,8 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
-from dualpace.appliance.schema import FIELDS, UNSUPPORTED, Error, ErrorBody
+from dualpace.appliance.responses import Error, ErrorBody
+from dualpace.appliance.schema import FIELDS, UNSUPPORTED
 
 RETRY_AFTER_S = 1
 

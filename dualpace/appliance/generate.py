@@ -1,32 +1,48 @@
 """From tokens to text: the choices of one HTTP request as they grow."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from dualpace.appliance.deployment import Deployment, TextStream
+from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import client_gone, failed, unavailable
-from dualpace.appliance.schema import FinishReason, PromptTokensDetails, Usage
+from dualpace.appliance.logprobs import TokenLogprob, logprob_of
+from dualpace.appliance.responses import FinishReason, PromptTokensDetails, Usage
 from dualpace.appliance.stops import StopMatcher
 from dualpace.appliance.validate import Job
-from dualpace.engine.ring import Finish, TokenEvent
+from dualpace.engine.ring import Finish, SamplingParams, TokenEvent
 
 
 class Delta(NamedTuple):
-    """New text of a choice, by index; with its last text comes the reason why it finished."""
+    """New text of a choice, by index; with its last text comes the reason why it finished.
+
+    `logprobs` is of the tokens that begin in the text; None if nobody asked.
+    """
 
     choice: int
     text: str
     finish_reason: FinishReason | None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+    def followed_by(self, more: "Delta") -> "Delta":
+        """Both in one."""
+        logprobs = None if more.logprobs is None else (*(self.logprobs or ()), *more.logprobs)
+        return Delta(self.choice, self.text + more.text, more.finish_reason, logprobs)
 
 
 class Choice:
     """One choice: detokenises, stops at stop strings, counts."""
 
-    def __init__(self, text: TextStream, stops: Sequence[str], min_tokens: int) -> None:
-        self._text = text
-        self._stops = StopMatcher(stops)
-        self._min_tokens = min_tokens
+    def __init__(self, deployment: Deployment, job: Job, params: SamplingParams) -> None:
+        self._deployment = deployment
+        self._text = deployment.text_stream(continues=job.continues)
+        self._stops = StopMatcher(job.stops)
+        self._min_tokens = params.min_tokens
+        self._wants_logprobs = params.logprobs is not None
+        # Of tokens whose text is not certain yet, with the characters that are decoded and that are passed on.
+        self._logprobs: list[TokenLogprob] = []
+        self._decoded = 0
+        self._passed = 0
         self.finish_reason: FinishReason | None = None
         self.tokens = 0
         self.cached_tokens = 0
@@ -43,7 +59,10 @@ class Choice:
             self.tokens += 1
             # The token that ends a text is not part of it.
             if event.finish is not Finish.STOP:
+                if self._wants_logprobs:
+                    self._logprobs.append(logprob_of(self._deployment, event, self._decoded))
                 text = self._text.push(event.token)
+                self._decoded += len(text)
         if event.finish is not Finish.NONE:
             text += self._text.flush()
         if self.tokens >= self._min_tokens:
@@ -53,7 +72,17 @@ class Choice:
         elif event.finish is not Finish.NONE:
             self.finish_reason = "length" if event.finish is Finish.LENGTH else "stop"
             text += self._stops.flush()
+        self._passed += len(text)
         return text
+
+    def logprobs(self) -> tuple[TokenLogprob, ...] | None:
+        """Of the tokens that begin in the text that `take` has returned since; None if nobody asked."""
+        if not self._wants_logprobs:
+            return None
+        whole = self.finish_reason is not None and not self._stops.stopped
+        certain = [entry for entry in self._logprobs if whole or entry.offset < self._passed]
+        del self._logprobs[: len(certain)]
+        return tuple(certain)
 
 
 class Generation:
@@ -62,10 +91,7 @@ class Generation:
     def __init__(self, dispatcher: Dispatcher, deployment: Deployment, job: Job) -> None:
         self._dispatcher = dispatcher
         self._job = job
-        self.choices = [
-            Choice(deployment.text_stream(continues=job.continues), job.stops, params.min_tokens)
-            for _, params in job.choices
-        ]
+        self.choices = [Choice(deployment, job, params) for _, params in job.choices]
 
     async def __aenter__(self) -> "Generation":
         self._inbox, self._tags = self._dispatcher.submit(self._job.choices)
@@ -91,8 +117,12 @@ class Generation:
                 if choice.finish_reason is not None:
                     unfinished -= 1
                     self._dispatcher.abort([self._tags[index]])
-            deltas = [Delta(index, text, self.choices[index].finish_reason) for index, text in texts.items()]
-            yield [delta for delta in deltas if delta.text or delta.finish_reason]
+            deltas = [
+                Delta(index, text, self.choices[index].finish_reason, self.choices[index].logprobs())
+                for index, text in texts.items()
+                if text or self.choices[index].finish_reason
+            ]
+            yield deltas
 
     def usage(self) -> Usage:
         """Tokens so far. Choices of one prompt share it, so it counts once."""

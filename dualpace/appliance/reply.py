@@ -9,15 +9,20 @@ from pydantic import BaseModel
 
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.generate import Delta
-from dualpace.appliance.schema import (
+from dualpace.appliance.logprobs import Ranked, TokenLogprob
+from dualpace.appliance.responses import (
     AssistantMessage,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatCompletion,
     ChatDelta,
+    ChatLogprobs,
+    ChatToken,
     Completion,
     CompletionChoice,
+    CompletionLogprobs,
+    RankedToken,
     Usage,
 )
 
@@ -47,6 +52,33 @@ def _head(prefix: str, deployment: Deployment) -> dict[str, Any]:
     }
 
 
+def _completion_logprobs(entries: Sequence[TokenLogprob]) -> CompletionLogprobs:
+    def by_text(entry: TokenLogprob) -> dict[str, float]:
+        # Of tokens that are written alike, the most probable counts.
+        logprobs: dict[str, float] = {}
+        for token, logprob in (*entry.top, entry.chosen):
+            logprobs.setdefault(token.text, logprob)
+        return logprobs
+
+    return CompletionLogprobs(
+        tokens=[entry.chosen.token.text for entry in entries],
+        token_logprobs=[entry.chosen.logprob for entry in entries],
+        top_logprobs=[by_text(entry) for entry in entries],
+        text_offset=[entry.offset for entry in entries],
+    )
+
+
+def _chat_logprobs(entries: Sequence[TokenLogprob]) -> ChatLogprobs:
+    def fields(ranked: Ranked) -> dict[str, Any]:
+        return {"token": ranked.token.text, "bytes": ranked.token.bytes, "logprob": ranked.logprob}
+
+    content = [
+        ChatToken(**fields(entry.chosen), top_logprobs=[RankedToken(**fields(top)) for top in entry.top])
+        for entry in entries
+    ]
+    return ChatLogprobs(content=content, refusal=None)
+
+
 class CompletionReply:
     """/v1/completions. `prefixes` is the text that each choice begins with, empty unless the prompt is echoed."""
 
@@ -62,7 +94,8 @@ class CompletionReply:
 
     def chunk(self, delta: Delta) -> BaseModel:
         """A chunk of new text."""
-        choice = CompletionChoice(index=delta.choice, text=delta.text, finish_reason=delta.finish_reason)
+        logprobs = {"logprobs": _completion_logprobs(delta.logprobs)} if delta.logprobs else {}
+        choice = CompletionChoice(index=delta.choice, text=delta.text, finish_reason=delta.finish_reason, **logprobs)
         return Completion(**self._head, **self._usage, choices=[choice])
 
     def closing(self, usage: Usage) -> list[BaseModel]:
@@ -72,7 +105,12 @@ class CompletionReply:
     def whole(self, texts: Sequence[Delta], usage: Usage) -> BaseModel:
         """The response, unstreamed."""
         choices = [
-            CompletionChoice(index=d.choice, text=self._prefixes[d.choice] + d.text, finish_reason=d.finish_reason)
+            CompletionChoice(
+                index=d.choice,
+                text=self._prefixes[d.choice] + d.text,
+                logprobs=None if d.logprobs is None else _completion_logprobs(d.logprobs),
+                finish_reason=d.finish_reason,
+            )
             for d in texts
         ]
         return Completion(**self._head, choices=choices, usage=usage)
@@ -100,7 +138,8 @@ class ChatReply:
     def chunk(self, delta: Delta) -> BaseModel:
         """A chunk of new text."""
         piece = ChatDelta(content=delta.text) if delta.text else ChatDelta()
-        choice = ChatChunkChoice(index=delta.choice, delta=piece, finish_reason=delta.finish_reason)
+        logprobs = {"logprobs": _chat_logprobs(delta.logprobs)} if delta.logprobs else {}
+        choice = ChatChunkChoice(index=delta.choice, delta=piece, finish_reason=delta.finish_reason, **logprobs)
         return self._chunk([choice], **self._usage)
 
     def closing(self, usage: Usage) -> list[BaseModel]:
@@ -113,6 +152,7 @@ class ChatReply:
             ChatChoice(
                 index=d.choice,
                 message=AssistantMessage(role="assistant", content=d.text),
+                logprobs=None if d.logprobs is None else _chat_logprobs(d.logprobs),
                 finish_reason=d.finish_reason or "stop",
             )
             for d in texts

@@ -1,4 +1,4 @@
-"""The API's requests and responses, as far as they are served. Null for an optional field of a request means omitted.
+"""The API's requests, as far as they are served. Null for an optional field means omitted.
 
 Fields of the OpenAI API that this server knows and does not serve are declared with `refused`: they accept only the
 value that asks for nothing. Any other field is an error.
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from dualpace.plan.structs import MAX_STOP_TOKENS
+from dualpace.plan.structs import MAX_BIAS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 
 MAX_CHOICES = 8
 MAX_STOPS = 4
@@ -45,8 +45,10 @@ def refused(what: str) -> Any:
 
 
 Nothing = Annotated[list[Any], Field(max_length=0)]
-Zero = Annotated[float, Field(ge=0, le=0)]
-One = Annotated[float, Field(ge=1, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+TokenId = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
 class StreamOptions(Body):
@@ -76,6 +78,21 @@ class SamplingFields(Body):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, description="Least probability, relative to the best token's. The model's own by default."
     )
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(
+        None,
+        description="Divides the logits of tokens of prompt and completion, multiplies those below 0. "
+        "The model's own by default.",
+    )
+    presence_penalty: Penalty | None = Field(
+        None, description="Subtracted from the logits of tokens generated before; 0 by default."
+    )
+    frequency_penalty: Penalty | None = Field(
+        None, description="Subtracted from a token's logit for each time that it was generated; 0 by default."
+    )
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIAS)] | None = Field(
+        None,
+        description=f"An object of up to {MAX_BIAS} token ids, each with what is added to its logit, from -100 to 100.",
+    )
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(
         None, description="The same seed and request give the same text; drawn at random by default."
     )
@@ -98,10 +115,10 @@ class SamplingFields(Body):
         """Whether a stream ends with the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = refused("biasing of logits")
-    presence_penalty: Zero | None = refused("presence penalty")
-    frequency_penalty: Zero | None = refused("frequency penalty")
-    repetition_penalty: One | None = refused("repetition penalty")
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many of the most probable tokens are wanted with each token's log probability; None: neither."""
+        raise NotImplementedError
 
 
 class CompletionRequest(SamplingFields):
@@ -111,8 +128,17 @@ class CompletionRequest(SamplingFields):
         Text | Annotated[list[Text], Field(fail_fast=True)] | Tokens | Annotated[list[Tokens], Field(fail_fast=True)]
     ) = Field(description="A text, a list of texts, a list of token ids, or a list of lists of token ids.")
     echo: bool | None = Field(None, description="Put the prompt before the text.")
+    logprobs: TopLogprobs | None = Field(
+        None,
+        description="Return each generated token's log probability and those of this many most probable tokens, "
+        f"up to {MAX_TOP_LOGPROBS}.",
+    )
 
-    logprobs: None = refused("log probabilities, neither of the prompt nor of the completion")
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """As SamplingFields has it."""
+        return self.logprobs
+
     best_of: Annotated[int, Field(ge=1, le=1)] | None = refused("choice of the best among hidden completions")
     suffix: Literal[""] | None = refused("insertion before a suffix")
 
@@ -154,8 +180,16 @@ class ChatRequest(SamplingFields):
         None, description="Most tokens to generate; the newer name of max_tokens."
     )
 
-    logprobs: Literal[False] | None = refused("log probabilities")
-    top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = refused("log probabilities")
+    logprobs: bool | None = Field(None, description="Return each generated token's log probability.")
+    top_logprobs: TopLogprobs | None = Field(
+        None, description=f"And those of this many most probable tokens, up to {MAX_TOP_LOGPROBS}; needs `logprobs`."
+    )
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """As SamplingFields has it."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
     tools: Nothing | None = refused("tool calls")
     tool_choice: Literal["none", "auto"] | None = refused("tool calls")
     parallel_tool_calls: bool | None = Field(None, description="Without effect: there are no tool calls.")
@@ -184,137 +218,3 @@ FIELDS: dict[str, FieldInfo] = {
     for model in (TextPart, Message, ResponseFormat, StreamOptions, CompletionRequest, ChatRequest)
     for name, field in model.model_fields.items()
 }
-
-FinishReason = Literal["stop", "length"]
-
-
-class PromptTokensDetails(BaseModel):
-    """How the prompt's tokens were come by."""
-
-    cached_tokens: int = Field(description="Prompt tokens whose KV was reused.")
-
-
-class Usage(BaseModel):
-    """Token counts. A prompt counts once, whatever `n` is."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-
-
-class CompletionChoice(BaseModel):
-    """One text, or a piece of it in a stream."""
-
-    index: int
-    text: str
-    logprobs: None = None
-    finish_reason: FinishReason | None
-
-
-class Completion(BaseModel):
-    """Response of /v1/completions, and each chunk of its stream."""
-
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[CompletionChoice]
-    usage: Usage | None = None
-
-
-class AssistantMessage(BaseModel):
-    """The model's turn."""
-
-    role: Literal["assistant"]
-    content: str
-    refusal: None = None
-
-
-class ChatChoice(BaseModel):
-    """One turn of the model."""
-
-    index: int
-    message: AssistantMessage
-    logprobs: None = None
-    finish_reason: FinishReason
-
-
-class ChatCompletion(BaseModel):
-    """Response of /v1/chat/completions."""
-
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[ChatChoice]
-    usage: Usage
-
-
-class ChatDelta(BaseModel):
-    """A piece of the model's turn."""
-
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-
-
-class ChatChunkChoice(BaseModel):
-    """A piece of one turn."""
-
-    index: int
-    delta: ChatDelta
-    logprobs: None = None
-    finish_reason: FinishReason | None
-
-
-class ChatChunk(BaseModel):
-    """One event of a streamed chat completion."""
-
-    id: str
-    object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[ChatChunkChoice]
-    usage: Usage | None = None
-
-
-class ModelCard(BaseModel):
-    """The served model."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "dualpace"
-    max_model_len: int = Field(description="Longest prompt and completion together, in tokens.")
-
-
-class ModelList(BaseModel):
-    """Response of /v1/models."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
-
-
-class Health(BaseModel):
-    """Response of /health."""
-
-    status: Literal["ok", "unavailable"]
-    reason: str | None = Field(None, description="Why nothing can be generated now.")
-
-
-class Error(BaseModel):
-    """What went wrong, for people (`message`) and programs."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorBody(BaseModel):
-    """Body of every answer that is not a success, and of an error event in a stream."""
-
-    error: Error

@@ -83,14 +83,13 @@ def describe(deployment: Deployment, host: str, port: int) -> str:
     """The line that says what is served, where, and how it samples by default."""
     model = deployment.generation
     address = f"[{host}]" if ":" in host else host
-    penalty = model.repetition_penalty
-    left_out = (
-        "" if penalty == 1 else f" (the model's own repetition_penalty {penalty:g} is not supported and left out)"
+    sampling = (
+        f"temperature {model.temperature:g}, top_p {model.top_p:g}, top_k {model.top_k}, min_p {model.min_p:g}, "
+        f"repetition_penalty {model.repetition_penalty:g}"
     )
-    sampling = f"temperature {model.temperature:g}, top_p {model.top_p:g}, top_k {model.top_k}, min_p {model.min_p:g}"
     return (
         f"serving {deployment.name} at http://{address}:{port}/v1, "
-        f"context limit {deployment.max_context} tokens, sampling by default with {sampling}{left_out}"
+        f"context limit {deployment.max_context} tokens, sampling by default with {sampling}"
     )
 
 

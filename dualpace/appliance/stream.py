@@ -52,8 +52,8 @@ class Whole(Answer):
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         texts = [Delta(index, "", None) for index in range(len(self._generation.choices))]
         async for deltas in self._generation.deltas():
-            for index, text, reason in deltas:
-                texts[index] = Delta(index, texts[index].text + text, reason)
+            for delta in deltas:
+                texts[delta.choice] = texts[delta.choice].followed_by(delta)
         whole = self._reply.whole(texts, self._generation.usage())
         await Response(whole.model_dump_json(), media_type="application/json")(scope, receive, send)
 

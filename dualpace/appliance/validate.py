@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -34,6 +34,11 @@ class Job:
 async def completion_job(body: CompletionRequest, deployment: Deployment) -> Job:
     """Check and tokenise a completion. Raises ApiError."""
     _check_fields(body, deployment)
+    if body.echo and body.logprobs is not None:
+        raise invalid(
+            "'logprobs' with 'echo' asks for those of the prompt, which this server does not compute. Leave one out.",
+            "logprobs",
+        )
     texts, ids = _prompts(body)
     for row in ids:
         _check_ids(row, deployment, "prompt")
@@ -70,6 +75,8 @@ async def chat_job(body: ChatRequest, deployment: Deployment) -> Job:
     _check_fields(body, deployment)
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise invalid("Set 'max_tokens' or 'max_completion_tokens', not both.", "max_completion_tokens")
+    if body.top_logprobs and not body.logprobs:
+        raise invalid("'top_logprobs' needs 'logprobs' to be true.", "top_logprobs")
 
     messages = [_plain(message) for message in body.messages]
 
@@ -103,9 +110,14 @@ def _check_fields(body: SamplingFields, deployment: Deployment) -> None:
     if body.stream_options is not None and not body.stream:
         raise invalid("'stream_options' needs 'stream' to be true.", "stream_options")
     _check_ids(body.stop_token_ids or (), deployment, "stop_token_ids")
+    _check_ids(_biases(body).keys(), deployment, "logit_bias")
 
 
-def _check_ids(ids: Sequence[int], deployment: Deployment, param: str) -> None:
+def _biases(body: SamplingFields) -> dict[int, float]:
+    return {int(token): bias for token, bias in (body.logit_bias or {}).items()}
+
+
+def _check_ids(ids: Iterable[int], deployment: Deployment, param: str) -> None:
     for token in ids:
         if not 0 <= token < deployment.vocab:
             raise invalid(f"Token id {token} in '{param}' is outside the vocabulary of {deployment.vocab}.", param)
@@ -163,6 +175,11 @@ def _sampling(body: SamplingFields, deployment: Deployment) -> SamplingParams:
         top_p=model.top_p if body.top_p is None else body.top_p,
         top_k=max(0, model.top_k if body.top_k is None else body.top_k),
         min_p=model.min_p if body.min_p is None else body.min_p,
+        repetition_penalty=model.repetition_penalty if body.repetition_penalty is None else body.repetition_penalty,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=tuple(_biases(body).items()),
+        logprobs=body.wanted_logprobs,
         seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS,
         stop_tokens=tuple(ends),
         ignore_eos=bool(body.ignore_eos),

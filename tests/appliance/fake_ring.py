@@ -1,6 +1,7 @@
 """An engine's end of a ring, played from a script: same interface as FrontendRing, no engine and no shared memory."""
 
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -105,14 +106,20 @@ class FakeRing:
             finish = Finish.LENGTH
         if finish:
             del self._running[tag]
+        logprob, top = 0.0, ()
+        if running.params.logprobs is not None:
+            # The rarer the later; each token is the second most probable one, and the last cannot come.
+            logprob = -running.count / 8
+            top = ((token + 1, logprob + 0.0625), (token, logprob), (token + 2, -math.inf))[: running.params.logprobs]
         return TokenEvent(
             tag,
             running.count - 1,
             token,
-            0.0,
+            logprob,
             finish,
             len(running.prompt),
             min(self.cached_tokens, len(running.prompt)),
+            top,
         )
 
     @property

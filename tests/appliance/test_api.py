@@ -75,8 +75,13 @@ def test_the_description_names_every_route_and_no_answer_that_is_never_given(toy
     ("path", "body"),
     [
         ("/v1/completions", {"model": "toy", "prompt": ["x", "y"], "n": 2, "echo": True}),
+        ("/v1/completions", {"model": "toy", "prompt": "x", "logprobs": 2}),
         ("/v1/completions", {"model": "toy", "prompt": ""}),
         ("/v1/chat/completions", {"model": "toy", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
+        (
+            "/v1/chat/completions",
+            {"model": "toy", "messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 3},
+        ),
     ],
 )
 def test_answers_are_what_the_description_says(toy: Frontend, path: str, body: dict):
@@ -93,5 +98,5 @@ def test_the_description_refuses_what_the_server_refuses(toy: Frontend):
     validator = jsonschema.Draft202012Validator(schema)
     good = {"model": "toy", "prompt": "x"}
     assert validator.is_valid(good)
-    for bad in ({"best_of": 2}, {"logit_bias": {"1": 1}}, {"temperature": 3}, {"presence_penalty": 1}, {"other": 1}):
+    for bad in ({"best_of": 2}, {"logit_bias": {"5": 101}}, {"temperature": 3}, {"presence_penalty": 3}, {"other": 1}):
         assert not validator.is_valid(good | bad)

@@ -90,14 +90,20 @@ def test_a_stream_ends_with_the_usage_where_it_is_asked_for(toy: Frontend):
 
 def test_sampling_fields_reach_the_engine_and_the_model_sets_the_others(toy: Frontend):
     toy.ring.submitted.clear()
-    given = {"temperature": 0.25, "top_p": 0.5, "top_k": 3, "min_p": 0.125, "seed": -1, "min_tokens": 2}
+    given = {
+        "temperature": 0.25, "top_p": 0.5, "top_k": 3, "min_p": 0.125, "seed": -1, "min_tokens": 2,
+        "repetition_penalty": 1.25, "presence_penalty": -1.5, "frequency_penalty": 2, "logprobs": 0,
+    }  # fmt: skip
     body = {"model": "toy", "prompt": "x", "max_tokens": 4, "stop_token_ids": [9, 8, 9]}
-    assert toy.http.post("/v1/completions", json=body | given).status_code == 200
+    assert toy.http.post("/v1/completions", json=body | given | {"logit_bias": {"12": 1, "7": -0.5}}).status_code == 200
     assert toy.http.post("/v1/completions", json=body).status_code == 200
     (_, sent), (_, default) = toy.ring.submitted
     assert {name: getattr(sent, name) for name in given} == given | {"seed": 2**64 - 1}
+    assert sent.logit_bias == ((12, 1.0), (7, -0.5))
     assert sent.stop_tokens == (*toy.deployment.generation.eos_tokens, 9, 8)
     assert (default.temperature, default.top_p, default.top_k, default.min_tokens) == (0.7, 1.0, 40, 0)
+    assert (default.presence_penalty, default.frequency_penalty) == (0, 0)
+    assert (default.logit_bias, default.logprobs) == ((), None)
     assert dataclasses.replace(default, seed=0, stop_tokens=()).max_tokens == 4
 
 

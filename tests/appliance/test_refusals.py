@@ -58,12 +58,22 @@ COMPLETION_FIELDS = [
     ("user", 5),
     ("best_of", 2),
     ("suffix", "z"),
-    ("logprobs", 3),
-    ("logprobs", 0),
-    ("logit_bias", {"5": 1}),
-    ("presence_penalty", 0.5),
-    ("frequency_penalty", -0.5),
-    ("repetition_penalty", 1.1),
+    ("logprobs", 21),
+    ("logprobs", -1),
+    ("logprobs", True),
+    ("logit_bias", {"five": 1}),
+    ("logit_bias", {"05": 1}),
+    ("logit_bias", {"-1": 1}),
+    ("logit_bias", {"5": 100.5}),
+    ("logit_bias", {"5": None}),
+    ("logit_bias", {str(VOCAB): 1}),
+    ("logit_bias", {"9999999999": 1}),
+    ("logit_bias", {str(token): 1 for token in range(301)}),
+    ("logit_bias", [5, 1]),
+    ("presence_penalty", 2.5),
+    ("frequency_penalty", -2.5),
+    ("repetition_penalty", 0),
+    ("repetition_penalty", 101),
     ("messages", []),
     ("unheard_of", 1),
 ]  # fmt: skip
@@ -84,7 +94,8 @@ CHAT_FIELDS = [
     ("tool_choice", "required"),
     ("functions", [{"name": "f"}]),
     ("response_format", {"type": "json_object"}),
-    ("logprobs", True),
+    ("logprobs", 2),
+    ("top_logprobs", 21),
     ("top_logprobs", 2),
     ("modalities", ["text", "audio"]),
     ("audio", {"voice": "x"}),
@@ -161,6 +172,12 @@ def test_null_means_omitted_and_values_that_ask_for_nothing_are_taken(toy: Front
     assert post(toy, "/v1/completions", {**COMPLETION, **neutral, "best_of": 1, "suffix": ""}).status_code == 200
     neutral |= {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "logprobs": False}
     assert post(toy, "/v1/chat/completions", {**CHAT, **neutral}).status_code == 200
+
+
+def test_logprobs_of_the_prompt_are_refused(toy: Frontend):
+    response = post(toy, "/v1/completions", COMPLETION | {"echo": True, "logprobs": 1})
+    assert response.status_code == 400
+    assert "those of the prompt" in response.json()["error"]["message"]
 
 
 def test_both_names_of_max_tokens_at_once_are_refused(toy: Frontend):

@@ -39,7 +39,7 @@ def start(tmp_path: Path) -> Iterator[StartProcess]:
             assert url, line
             assert line == (
                 f"dualpace: serving toy at {url[0]}/v1, context limit 256 tokens, "
-                "sampling by default with temperature 0.7, top_p 1, top_k 40, min_p 0\n"
+                "sampling by default with temperature 0.7, top_p 1, top_k 40, min_p 0, repetition_penalty 1\n"
             )
             return process, url[0]
 
@@ -108,10 +108,10 @@ def test_logs_hold_no_prompt(start: StartProcess):
     assert "sesame" not in process.stderr.read()
 
 
-def test_the_first_line_says_which_default_of_the_model_is_left_out(tmp_path: Path):
+def test_the_first_line_says_how_the_model_samples_by_default(tmp_path: Path):
     line = describe(load(write_bundle(tmp_path / "bundle", repetition_penalty=1.05)), "::1", 80)
     assert "http://[::1]:80/v1" in line
-    assert line.endswith("(the model's own repetition_penalty 1.05 is not supported and left out)")
+    assert line.endswith("temperature 0.7, top_p 1, top_k 40, min_p 0, repetition_penalty 1.05")
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
