@@ -17,6 +17,8 @@ from dualpace.plan.plan import Plan
 from dualpace.plan.structs import MAGIC
 
 _ENGINE_BYTE = 0
+# Where EngineStatus begins: right behind the header, in every plan.
+_STATUS = ctypes.sizeof(abi.fixed_view("MemoryHeader"))
 
 
 class RingMemoryError(Exception):
@@ -30,7 +32,7 @@ class RingMemory:
         """Make the file at `path`, replacing what an engine that is gone left there. Raises RingMemoryError."""
         self.path = path
         self.size = abi.ring_bytes(plan.rings)
-        _refuse_unless_free(path)
+        epoch = _last_epoch(path) + 1
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -45,7 +47,7 @@ class RingMemory:
             self._map = mmap.mmap(self._file, self.size)
             self._whole = (ctypes.c_char * self.size).from_buffer(self._map)
             self.address = ctypes.addressof(self._whole)
-            self._write_header(plan)
+            self._write_header(plan, epoch)
             path.unlink(missing_ok=True)
             os.link(temporary, path)
         except OSError as error:
@@ -68,12 +70,12 @@ class RingMemory:
     def _lock(self) -> None:
         fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _write_lock(_ENGINE_BYTE))
 
-    def _write_header(self, plan: Plan) -> None:
+    def _write_header(self, plan: Plan, epoch: int) -> None:
+        abi.fixed_view("EngineStatus").from_address(self.address + _STATUS).epoch = epoch
         header = abi.fixed_view("MemoryHeader").from_address(self.address)
         header.layout = int(abi.layout_hash(plan), 16)
         header.bytes = self.size
         header.rings = plan.rings.rings
-        header.engine_epoch = 1
         header.magic = MAGIC
 
     def _shortage(self, path: Path, error: OSError) -> str:
@@ -92,12 +94,15 @@ def _write_lock(byte: int) -> bytes:
     return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
 
 
-def _refuse_unless_free(path: Path) -> None:
-    """Refuse a path that a living engine uses or that is no file of rings. Raises RingMemoryError."""
+def _last_epoch(path: Path) -> int:
+    """The epoch of the engine that left a file at `path`; 0 if there is none.
+
+    Raises RingMemoryError for a file that a living engine uses or that is no file of rings.
+    """
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        return
+        return 0
     except OSError as error:
         raise RingMemoryError(f"{path}: cannot replace it: {error.strerror}; give --rings another path") from error
     try:
@@ -105,6 +110,9 @@ def _refuse_unless_free(path: Path) -> None:
         if not stat.S_ISREG(os.fstat(file).st_mode) or os.pread(file, len(magic), 0) != magic:
             raise RingMemoryError(f"{path}: there is something else than rings; give --rings another path")
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, _write_lock(_ENGINE_BYTE))
+        view = abi.fixed_view("EngineStatus")
+        status = os.pread(file, ctypes.sizeof(view), _STATUS)
+        return int(view.from_buffer_copy(status.ljust(ctypes.sizeof(view), b"\0")).epoch)
     except BlockingIOError as error:
         raise RingMemoryError(
             f"{path}: another engine serves these rings; stop it or give --rings another path"

@@ -29,6 +29,7 @@ class RingError(Exception):
 class SamplingParams:
     """How a request is sampled and when it ends. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off.
 
+    Of what waits in a ring the higher `priority`, from 0 to 255, is served first, though none waits for ever.
     `stop_tokens` holds the end-of-sequence ids too unless they are to be ignored, which `ignore_eos` records.
     The repetition penalty counts prompt and generated tokens, the other two generated ones. `logit_bias` holds pairs
     of a token id and its bias. `logprobs` asks for each token's log probability and those of that many most probable
@@ -49,6 +50,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
+    priority: int = 0
 
 
 class TokenEvent(NamedTuple):
@@ -69,13 +71,20 @@ class TokenEvent(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What the engine says of itself. `alive`: its process exists and has not stopped; pages of the scarcest group."""
+    """What the engine says of itself.
 
+    `epoch` is one more than that of the engine before it; `alive`: its process exists and has not stopped. Pages are
+    those of the scarcest group: free ones no row holds, and of these the cached ones have contents to be found.
+    """
+
+    epoch: int
     heartbeat: int
     steps: int
     running: int
     waiting: int
+    waiting_tokens: int
     free_pages: int
+    cached_pages: int
     total_pages: int
     ready: bool
     stopped: bool
@@ -89,6 +98,10 @@ class Status(NamedTuple):
     preempted: int
     nonfinite: int
     malformed: int
+    reused: int
+    evicted: int
+    exhausted: int
+    epochs: int
 
 
 class FrontendRing:
@@ -112,7 +125,7 @@ class FrontendRing:
         `tag` names it in events, and is not in use. Raises ValueError for what the engine could not serve.
         """
         stops = params.stop_tokens
-        for name in ("max_tokens", "min_tokens", "top_k", "logprobs"):
+        for name in ("max_tokens", "min_tokens", "top_k", "logprobs", "priority"):
             if not 0 <= (getattr(params, name) or 0) <= _LARGEST:
                 raise ValueError(f"{name} is {getattr(params, name)}; it has to be from 0 to {_LARGEST}")
         biases = sorted(params.logit_bias)
@@ -131,6 +144,7 @@ class FrontendRing:
             bias_count=len(biases),
             max_tokens=params.max_tokens,
             min_tokens=params.min_tokens,
+            priority=params.priority,
             top_k=params.top_k,
             top_p=params.top_p,
             min_p=params.min_p,
@@ -155,8 +169,11 @@ class FrontendRing:
 
     def abort(self, tag: int) -> bool:
         """Ask the engine to end a request, which still ends with one event; False if the ring has no room now."""
-        index = self._outstanding.get(tag)
-        return index is None or bool(self._library.dp_ring_abort(self._handle, index))
+        return self._end(tag, finished=False)
+
+    def finish(self, tag: int) -> bool:
+        """Like `abort` for a request that has all it needs, as at a stop string: its end is STOP."""
+        return self._end(tag, finished=True)
 
     def wait(self, timeout_s: float) -> list[TokenEvent]:
         """Events in order; empty after `timeout_s` without one. Blocks without the GIL.
@@ -180,8 +197,8 @@ class FrontendRing:
         alive = bool(self._library.dp_ring_engine_alive(self._handle))
         counts = (getattr(s.counters, name) for name in Status._fields[Status._fields.index("accepted") :])
         return Status(
-            s.heartbeat, s.steps, s.running, s.waiting, s.free_pages, s.total_pages,
-            bool(s.ready), bool(s.stopped), alive, *counts,
+            s.epoch, s.heartbeat, s.steps, s.running, s.waiting, s.waiting_tokens, s.free_pages, s.cached_pages,
+            s.total_pages, bool(s.ready), bool(s.stopped), alive, *counts,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -189,6 +206,10 @@ class FrontendRing:
         if self._handle:
             self._library.dp_ring_close(self._handle)
             self._handle = None
+
+    def _end(self, tag: int, *, finished: bool) -> bool:
+        index = self._outstanding.get(tag)
+        return index is None or bool(self._library.dp_ring_end(self._handle, index, finished))
 
     def _take(self, timeout_s: float) -> list[TokenEvent]:
         count = self._library.dp_ring_wait(self._handle, self._records, self._tops, _BATCH, int(timeout_s * 1e6))
@@ -217,7 +238,7 @@ def _load(path: Path) -> ctypes.CDLL:
     library.dp_ring_close.argtypes = (handle,)
     library.dp_ring_close.restype = None
     library.dp_ring_submit.argtypes = (handle, ctypes.c_uint64, handle, handle, text, size)
-    library.dp_ring_abort.argtypes = (handle, ctypes.c_uint32)
+    library.dp_ring_end.argtypes = (handle, ctypes.c_uint32, ctypes.c_int)
     library.dp_ring_wait.argtypes = (handle, handle, handle, ctypes.c_int, ctypes.c_int64)
     library.dp_ring_status.argtypes = (handle, handle)
     library.dp_ring_status.restype = None

@@ -37,6 +37,7 @@ class RecordType(IntEnum):
 
     SUBMIT = 1
     ABORT = 2
+    FINISH = 3
 
 
 ENUMS: tuple[type[IntEnum], ...] = (Finish, StepKind, RecordType)
@@ -89,7 +90,7 @@ STRUCTS: tuple[Struct, ...] = (
         "Ends a request early; one that has ended is left alone.",
         LINE,
         (
-            Field("type", "u32", doc="RecordType::kAbort"),
+            Field("type", "u32", doc="RecordType::kAbort, or kFinish: it ends with Finish::kStop"),
             Field("index", "u32", doc="index of the request's submit record"),
             Field("reserved", "u8", (48,)),
             _FLAG,
@@ -97,7 +98,7 @@ STRUCTS: tuple[Struct, ...] = (
     ),
     Struct(
         "RequestParams",
-        "Head of an arena span; the stop ids, the ids with a bias, their biases (f32) and the prompt follow as words.",
+        "Head of an arena span; stop ids, ids with a bias, their biases (f32), prompt, keys of its pages (u64) follow.",
         8,
         (
             Field("seed", "u64"),
@@ -106,6 +107,7 @@ STRUCTS: tuple[Struct, ...] = (
             Field("bias_count", "u32"),
             Field("max_tokens", "u32", doc="most tokens to generate"),
             Field("min_tokens", "u32", doc="stop ids are not sampled before"),
+            Field("priority", "u32", doc="higher is served first, to 255"),
             Field("top_k", "u32", doc="0: off"),
             Field("top_p", "f32"),
             Field("min_p", "f32"),
@@ -156,6 +158,10 @@ STRUCTS: tuple[Struct, ...] = (
             Field("preempted", "u64", doc="rows that gave up their pages"),
             Field("nonfinite", "u64", doc="sampled rows with a logit that was NaN or infinite"),
             Field("malformed", "u64", doc="records refused"),
+            Field("reused", "u64", doc="tokens whose KV an admitted request found"),
+            Field("evicted", "u64", doc="cached pages given to others"),
+            Field("exhausted", "u64", doc="steps in which a request waited for pages"),
+            Field("epochs", "u64", doc="claims and ends of claims of a ring"),
         ),
     ),
     Struct(
@@ -169,8 +175,11 @@ STRUCTS: tuple[Struct, ...] = (
             Field("stopped", "u32"),
             Field("running", "u32", doc="rows"),
             Field("waiting", "u32", doc="requests"),
-            Field("free_pages", "u32"),
+            Field("waiting_tokens", "u64"),
+            Field("free_pages", "u32", doc="that no row holds"),
+            Field("cached_pages", "u32", doc="of these, with contents that a prompt may find"),
             Field("total_pages", "u32"),
+            Field("epoch", "u32", doc="of the engine: one more than of the engine before it"),
             Field("counters", "Counters"),
         ),
     ),
@@ -208,7 +217,6 @@ STRUCTS: tuple[Struct, ...] = (
             Field("layout", "u64", doc="kLayoutHash of the writer"),
             Field("bytes", "u64", doc="of the whole mapping"),
             Field("rings", "u32"),
-            Field("engine_epoch", "u32"),
         ),
     ),
     Struct(

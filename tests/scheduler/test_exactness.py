@@ -16,9 +16,10 @@ def test_text_does_not_depend_on_what_else_runs(toys, plan, seed):
 
 def test_a_tight_pool_makes_rows_give_way(toys):
     toy = toys(TIGHT)
-    random_run(toy, seed=5, steps=300)
+    random_run(toy, seed=5, steps=900)
     toy.check()
-    assert toy.rings[0].status().preempted > 5
+    status = toy.rings[0].status()
+    assert min(status.preempted, status.reused, status.evicted) > 5
 
 
 @pytest.mark.parametrize("plan", [TIGHT, NARROW], ids=lambda plan: plan.name)

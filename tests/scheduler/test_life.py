@@ -59,6 +59,7 @@ def test_the_context_is_a_limit_that_can_be_reached(toys):
         ({"temperature": -0.1}, "temperature is -0.1"),
         ({"temperature": math.nan}, "temperature is nan"),
         ({"top_k": -1}, "top_k is -1"),
+        ({"priority": 256}, "priority is 256; it has to be from 0 to 255"),
         ({"top_p": 0.0}, "top_p is 0"),
         ({"min_p": 1.5}, "min_p is 1.5"),
     ],
@@ -85,6 +86,61 @@ def test_an_abort_frees_pages_within_a_step(toys):
     toy.read()
     assert request.finish is Finish.ABORT
     assert toy.rings[0].status().aborted == 1
+
+
+def test_a_frontend_that_has_enough_ends_its_request_with_a_stop(toys):
+    toy = toys(ROOMY)
+    running, waiting = (toy.submit(PROMPT, SamplingParams(max_tokens=50)) for _ in range(2))
+    toy.finish(waiting)
+    for _ in range(5):
+        toy.step()
+    # The first word counts.
+    toy.finish(running)
+    toy.abort(running)
+    toy.drain()
+    toy.check()
+    assert [(request.finish, len(request.tokens)) for request in (running, waiting)] == [
+        (Finish.STOP, 5),
+        (Finish.STOP, 0),
+    ]
+    status = toy.rings[0].status()
+    assert (status.finished, status.aborted) == (2, 0)
+
+
+def test_a_higher_priority_is_served_first_within_its_ring(toys):
+    toy = toys(small_plan("priorities", max_batch=1, queue=12))
+    order = []
+    requests = [toy.submit(PROMPT, SamplingParams(max_tokens=2, priority=p)) for p in (0, 1, 0, 7, 1)]
+    toy.step()
+    while len(order) < len(requests):
+        toy.step()
+        toy.read()
+        order += [p for p, request in enumerate(requests) if request.finish and p not in order]
+    assert order == [3, 1, 4, 0, 2]
+
+
+def test_a_low_priority_is_overtaken_only_so_often(toys):
+    plan = small_plan("patience", max_batch=1, queue=12)
+    toy = toys(plan)
+    low = toy.submit(PROMPT, SamplingParams(max_tokens=1))
+    served = 0
+    while not low.finish:
+        while toy.submit(PROMPT, SamplingParams(max_tokens=1, priority=1)):
+            pass
+        toy.step()
+        toy.read()
+        served = sum(request.finish is not Finish.NONE for request in toy.requests.values())
+        assert served < 40
+    assert served > 10
+
+
+def test_the_status_says_how_much_waits(toys):
+    toy = toys(small_plan("waiting", max_batch=1, queue=4))
+    for length in (3, 5, 9):
+        toy.submit([1] * length, SamplingParams(max_tokens=60))
+    toy.step()
+    status = toy.rings[0].status()
+    assert (status.running, status.waiting, status.waiting_tokens) == (1, 2, 14)
 
 
 def test_an_abort_overtakes_a_request_that_the_queue_has_no_place_for(toys):

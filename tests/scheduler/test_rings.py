@@ -45,6 +45,16 @@ def test_rings_of_an_engine_that_died_are_replaced(memory, tmp_path):
     again.close()
 
 
+def test_an_engines_epoch_follows_that_of_the_one_before(memory, libraries, tmp_path):
+    saved = tmp_path / "saved"
+    saved.write_bytes(memory.path.read_bytes())
+    again = RingMemory(saved, ROOMY)
+    rings = [FrontendRing(libraries(ROOMY).ring, path) for path in (memory.path, saved)]
+    assert [ring.status().epoch for ring in rings] == [1, 2]
+    for closing in (*rings, again):
+        closing.close()
+
+
 @pytest.mark.parametrize("make", [lambda p: p.write_text("mine"), lambda p: p.symlink_to("/etc/hostname"), os.mkfifo])
 def test_what_is_not_rings_is_left_alone(tmp_path, make):
     path = tmp_path / "rings"
@@ -164,6 +174,7 @@ def test_a_new_frontend_starts_afresh_and_the_old_ones_requests_are_freed(toys, 
         ("top_p", float("nan")),
         ("logprobs", 22),
         ("repetition_penalty", 0.0),
+        ("priority", 256),
         ("prompt", 0x7FFFFFFF),
         ("prompt", 0xFFFFFFFF),
     ],

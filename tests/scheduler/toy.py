@@ -104,6 +104,8 @@ class Request:
     aborted: bool = False
     tokens: list[int] = field(default_factory=list)
     finish: Finish = Finish.NONE
+    cached: int = 0
+    enough: bool = False  # its frontend has said so
 
     def take(self, event):
         assert self.finish is Finish.NONE, "an event after the end"
@@ -112,6 +114,7 @@ class Request:
         if event.token >= 0:
             self.tokens.append(event.token)
         self.finish = event.finish
+        self.cached = event.cached_tokens
 
 
 class Toy:
@@ -147,8 +150,13 @@ class Toy:
         return self.requests[tag]
 
     def abort(self, request):
-        tag = next(tag for tag, other in self.requests.items() if other is request)
-        request.aborted |= self.rings[request.ring].abort(tag)
+        request.aborted |= self.rings[request.ring].abort(self._tag(request))
+
+    def finish(self, request):
+        request.enough |= self.rings[request.ring].finish(self._tag(request))
+
+    def _tag(self, request):
+        return next(tag for tag, other in self.requests.items() if other is request)
 
     def step(self):
         step = self.scheduler.schedule()
@@ -174,8 +182,8 @@ class Toy:
         """Every request ended once, with the text it should have; nothing is held any more."""
         for request in self.requests.values():
             tokens, finish = continuation(self.plan, request.prompt, request.params)
-            if request.finish is Finish.ABORT:
-                assert request.aborted
+            if request.finish is Finish.ABORT or (request.enough and request.finish is Finish.STOP):
+                assert request.aborted or request.enough
                 assert request.tokens == tokens[: len(request.tokens)]
             else:
                 assert (request.finish, request.tokens) == (finish, tokens)
@@ -186,20 +194,25 @@ def random_run(toy, seed, steps):
     """Arrivals in bursts, stops, aborts and readers that stall, all from `seed`."""
     rng = random.Random(seed)
     stalled = [0] * len(toy.rings)
+    texts = [[rng.randrange(VOCAB) for _ in range(60)] for _ in range(3)]
     for _ in range(steps):
         if rng.random() < 0.3:
             for _ in range(rng.choice((1, 1, 2, 6))):
-                prompt = [rng.randrange(VOCAB) for _ in range(rng.choice((1, 2, 7, 8, 9, 16, 17, 40, 60)))]
+                # Half the prompts go on from one of three texts, so that prefixes are shared, to all lengths.
+                length = rng.choice((1, 2, 7, 8, 9, 16, 17, 40, 60))
+                shared = texts[rng.randrange(3)][: rng.choice((0, length, length, length * 2 // 3))]
+                prompt = shared + [rng.randrange(VOCAB) for _ in range(length - len(shared))]
                 longest = toy.plan.schedule.max_context - len(prompt)
                 params = SamplingParams(
                     max_tokens=min(longest, rng.choice((1, 2, 9, 30, 90))),
                     min_tokens=rng.choice((0, 0, 1)),
                     stop_tokens=tuple(rng.sample(range(VOCAB), rng.choice((0, 1, 3)))),
+                    priority=rng.choice((0, 0, 1, 255)),
                 )
                 toy.submit(prompt, params, rng.randrange(len(toy.rings)))
         running = [request for request in toy.requests.values() if not request.finish and not request.aborted]
         if running and rng.random() < 0.1:
-            toy.abort(rng.choice(running))
+            rng.choice((toy.abort, toy.finish))(rng.choice(running))
         toy.step()
         for ring in range(len(toy.rings)):
             if rng.random() < 0.02:

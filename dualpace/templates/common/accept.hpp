@@ -55,16 +55,16 @@ DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t inde
   if (ring.blocked) return;
   const int32_t q = requests.free.item[requests.free.count - 1];
   const uint32_t at = index % cfg::kRequestSlots;
-  const bool cancelled = ring.cancelled[at] != 0;
+  const Finish cancelled = ring.cancelled[at];
   const bool sound = read_span(s, memory, memory.submits[at], q);
   const RequestParams& p = incoming.params;
   const int prompt = sound ? static_cast<int>(p.prompt_tokens) : 0;
-  if (sound && !cancelled) {
+  if (sound && cancelled == Finish::kNone) {
     ring.blocked = !has_place(s, ring, prompt, claimed);
     if (ring.blocked) return;
   }
   --requests.free.count;
-  ring.cancelled[at] = 0;
+  ring.cancelled[at] = Finish::kNone;
   incoming.request = q;
   requests.ring[q] = static_cast<uint8_t>(r);
   requests.epoch[q] = ring.epoch;
@@ -72,16 +72,16 @@ DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t inde
   requests.tag[q] = memory.submits[at].tag;
   requests.row[q] = kNone;
   requests.pace[q] = Pace::kFast;
-  requests.priority[q] = 0;
   requests.finish[q] = Finish::kNone;
   requests.prompt[q] = requests.length[q] = prompt;
   requests.computed[q] = requests.cached[q] = requests.history_count[q] = 0;
-  if (cancelled || !sound) {
+  if (cancelled != Finish::kNone || !sound) {
     incoming.refused = true;
-    s.counters.malformed += cancelled ? 0 : 1;
-    end_request(s, q, cancelled ? Finish::kAbort : Finish::kError);
+    s.counters.malformed += cancelled != Finish::kNone ? 0 : 1;
+    end_request(s, q, cancelled != Finish::kNone ? cancelled : Finish::kError);
     return;
   }
+  requests.turn[q] = ring.arrivals - int64_t{kHeadStart} * p.priority;
   requests.longest[q] = least(prompt + static_cast<int>(p.max_tokens), kLongestHistory);
   requests.shortest[q] = prompt + static_cast<int>(p.min_tokens);
   requests.stop_count[q] = static_cast<int32_t>(p.stop_count);
@@ -129,9 +129,16 @@ DP_FN void copy_prompt(Team& team, State& s, const Ring& memory) {
         return uint64_t{in_vocabulary(token) ? 0u : 1u};
       },
       Sum());
+  const int pages = prompt / cfg::kPageSize;
+  team.each(pages, [&](int page) {
+    const uint32_t* words = &memory.arena[begin + static_cast<uint32_t>(prompt + 2 * page)];
+    history_key(s, q, page) = uint64_t{words[1]} << 32 | words[0];
+  });
   if (!team.leader()) return;
   if (faults == 0) {
     ++s.counters.accepted;
+    ++s.rings[s.requests.ring[q]].arrivals;
+    s.requests.keyed[q] = pages;
     s.requests.fresh[q] = true;
     s.history.queued += s.requests.history_count[q];
     enqueue(s, q, false);

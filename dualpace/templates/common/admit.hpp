@@ -3,6 +3,7 @@
 #include "common/accept.hpp"
 #include "common/leave.hpp"
 #include "common/pages.hpp"
+#include "common/prefix.hpp"
 #include "common/state.hpp"
 #include "common/team.hpp"
 
@@ -28,50 +29,42 @@ DP_FN void pause_rows(Team& team, State& s) {
   team.sync();
 }
 
-// How far the running rows' demand exceeds the free pages of a group; negative if it does not.
+// How far the running rows' demand exceeds the pages of a group that no row holds; negative if it does not.
 template <class Team>
 DP_FN int64_t shortage(Team& team, const State& s, int group) {
   const uint64_t sum = team.reduce(
       s.rows.running_count, [&](int i) { return static_cast<uint64_t>(row_demand(s, group, s.rows.running[i])); },
       Sum());
-  return static_cast<int64_t>(sum) - s.pages.free[group].count;
+  return static_cast<int64_t>(sum) - available(s, group);
 }
 
-// While the running rows' demand exceeds the free pages, the row that loses least is requeued: paused ones first, then
-// the one with the least KV, the last admitted among equals. The row with the most KV that can run is never it, unless
-// it is alone, and then it fits; so something always finishes.
+template <class Team>
+DP_FN bool is_short(Team& team, const State& s) {
+  bool lacks = false;
+  for (int g = 0; g < cfg::kGroups; ++g) lacks = shortage(team, s, g) > 0 || lacks;
+  return lacks;
+}
+
+// While the running rows' demand exceeds the pages, the row that loses least is requeued: paused ones first, then the
+// one with the least KV, the last admitted among equals. The row with the most KV that can run is never it, unless it
+// is alone, and then it fits; so something always finishes. One after the other, because what a row gives back depends
+// on who else holds it.
 template <class Team>
 DP_FN void preempt(Team& team, State& s, StepBuffers& b) {
   Rows& rows = s.rows;
-  const int n = rows.running_count;
-  int64_t lack[cfg::kGroups];
-  bool enough = true;
-  for (int g = 0; g < cfg::kGroups; ++g) {
-    lack[g] = shortage(team, s, g);
-    enough = enough && lack[g] <= 0;
-  }
-  if (enough) return;
-  while (!enough) {
+  while (is_short(team, s)) {
+    const int n = rows.running_count;
     const uint64_t lowest = team.reduce(
         n,
         [&](int i) {
           const int32_t slot = rows.running[i];
-          if (rows.leave[slot] != Leave::kStay) return Least::kEmpty;
           const auto computed = static_cast<uint64_t>(s.requests.computed[rows.request[slot]]);
           return uint64_t{rows.paused[slot] ? 0u : 1u} << 63 | computed << 31 | static_cast<uint64_t>(n - 1 - i);
         },
         Least());
-    const int victim = n - 1 - static_cast<int>(lowest & 0x7FFFFFFF);
-    const int32_t slot = rows.running[victim];
-    enough = true;
-    for (int g = 0; g < cfg::kGroups; ++g) {
-      lack[g] -= row_demand(s, g, slot) + row_held(s, g, slot);
-      enough = enough && lack[g] <= 0;
-    }
-    if (team.leader()) rows.leave[slot] = Leave::kRequeue;
-    team.sync();
+    if (team.leader()) rows.leave[rows.running[n - 1 - static_cast<int>(lowest & 0x7FFFFFFF)]] = Leave::kRequeue;
+    leave_rows(team, s, b);
   }
-  leave_rows(team, s, b);
 }
 
 // The leader's part of an admission: history for the whole life of the request, a row slot, and the end of the batch.
@@ -87,39 +80,60 @@ DP_FN inline void give_row(State& s, int32_t q) {
   requests.row[q] = slot;
   s.rows.request[slot] = q;
   s.rows.paused[slot] = false;
+  s.rows.indexed[slot] = 0;
   for (int g = 0; g < cfg::kGroups; ++g) s.rows.first[g][slot] = s.rows.end[g][slot] = 0;
   s.rows.running[s.rows.running_count++] = slot;
   ++s.rings[requests.ring[q]].rows;
 }
 
+// Who is next: rings take turns, and within a ring its queue's first. kNone: nobody can be.
+DP_FN inline int32_t next_request(const State& s, bool& history_short) {
+  for (int i = 0; i < cfg::kRings; ++i) {
+    const RingState& ring = s.rings[(s.ring_turn + i) % cfg::kRings];
+    const int32_t head = ring.queue.head;
+    if (head == kNone || ring.room <= ring.rows) continue;
+    const int more = history_pages(s.requests.longest[head]) - s.requests.history_count[head];
+    // What has run holds its history already, and may be what others wait for.
+    history_short = history_short || more > s.history.free.count;
+    if (!history_short || !s.requests.fresh[head]) return head;
+  }
+  return kNone;
+}
+
 // Admits while there are rows, tokens in the step's budget and pages for all that the new row has to compute, with a
-// page of headroom for each running row, so that admission does not cause preemption at once. Rings take turns; within
-// a ring order is kept. Nothing overtakes a request that waits for pages.
-DP_FN inline void admit_waiting(State& s, int64_t budget, int64_t* lack) {
+// page of headroom for each running row, so that admission does not cause preemption at once. Nothing overtakes a
+// request that waits for pages.
+template <class Team>
+DP_FN void admit_waiting(Team& team, State& s, StepBuffers& b, int64_t budget, int64_t* lack) {
   bool history_short = false;
   while (s.rows.free.count > 0 && budget > 0) {
-    int32_t q = kNone;
-    for (int i = 0; i < cfg::kRings && q == kNone; ++i) {
-      const int r = (s.ring_turn + i) % cfg::kRings;
-      const RingState& ring = s.rings[r];
-      const int32_t head = ring.queue.head;
-      if (head == kNone || ring.room <= ring.rows) continue;
-      const int more = history_pages(s.requests.longest[head]) - s.requests.history_count[head];
-      // What has run holds its history already, and may be what others wait for.
-      history_short = history_short || more > s.history.free.count;
-      if (history_short && s.requests.fresh[head]) continue;
-      q = head;
-    }
-    if (q == kNone) return;
+    const int32_t q = next_request(s, history_short);
+    if (q == kNone) break;
+    const int pages = match_prefix(team, s, q), reused = pages * cfg::kPageSize;
     const int running = s.rows.running_count, length = s.requests.length[q];
+    const int headroom = running == 0 ? 0 : running + 1;
+    int idle[cfg::kGroups];
+    bool fits = true;
     for (int g = 0; g < cfg::kGroups; ++g) {
-      const int headroom = running == 0 ? 0 : running + 1;
-      if (lack[g] + demand(g, 0, 0, 0, length) + headroom > 0) return;
+      idle[g] = idle_pages(team, s, g, pages);
+      lack[g] += idle[g] + demand(g, least(pages, first_needed(g, reused)), pages, reused, length);
+      fits = fits && lack[g] + headroom <= 0;
     }
-    for (int g = 0; g < cfg::kGroups; ++g) lack[g] += demand(g, 0, 0, 0, length);
-    budget -= length;
-    s.ring_turn = (s.requests.ring[q] + 1) % cfg::kRings;
-    give_row(s, q);
+    team.sync();
+    if (!fits) {
+      if (team.leader()) ++s.counters.exhausted;
+      break;
+    }
+    budget -= length - reused;
+    const bool fresh = s.requests.fresh[q];
+    team.sync();
+    if (team.leader()) {
+      s.ring_turn = (s.requests.ring[q] + 1) % cfg::kRings;
+      if (fresh) s.requests.cached[q] = reused;
+      give_row(s, q);
+    }
+    team.sync();
+    reuse_prefix(team, s, b, s.requests.row[q], pages, idle);
   }
 }
 
@@ -149,10 +163,8 @@ DP_FN void admit(Team& team, State& s, StepBuffers& b) {
       team.reduce(rows.running_count, [&](int i) { return uint64_t{pending(i) == 1 ? 1u : 0u}; }, Sum());
   const uint64_t prefilling =
       team.reduce(rows.running_count, [&](int i) { return pending(i) > 1 ? pending(i) : uint64_t{0}; }, Sum());
-  if (team.leader()) {
-    const int64_t room = least<int64_t>(cfg::kPrefillChunk, cfg::kMaxStepTokens - static_cast<int64_t>(decoding));
-    admit_waiting(s, room - static_cast<int64_t>(prefilling), lack);
-  }
+  const int64_t room = least<int64_t>(cfg::kPrefillChunk, cfg::kMaxStepTokens - static_cast<int64_t>(decoding));
+  admit_waiting(team, s, b, room - static_cast<int64_t>(prefilling), lack);
   team.sync();
 }
 

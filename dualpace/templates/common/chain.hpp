@@ -5,18 +5,13 @@
 
 namespace dp {
 
-DP_FN inline void push_back(Requests& requests, Chain& chain, int32_t request) {
-  requests.next[request] = kNone;
-  requests.previous[request] = chain.tail;
-  (chain.tail == kNone ? chain.head : requests.next[chain.tail]) = request;
-  chain.tail = request;
-}
-
-DP_FN inline void push_front(Requests& requests, Chain& chain, int32_t request) {
-  requests.previous[request] = kNone;
-  requests.next[request] = chain.head;
-  (chain.head == kNone ? chain.tail : requests.previous[chain.head]) = request;
-  chain.head = request;
+// At the front if `before` is kNone.
+DP_FN inline void insert_after(Requests& requests, Chain& chain, int32_t before, int32_t request) {
+  const int32_t after = before == kNone ? chain.head : requests.next[before];
+  requests.previous[request] = before;
+  requests.next[request] = after;
+  (before == kNone ? chain.head : requests.next[before]) = request;
+  (after == kNone ? chain.tail : requests.previous[after]) = request;
 }
 
 DP_FN inline void unlink(Requests& requests, Chain& chain, int32_t request) {

@@ -9,10 +9,16 @@ namespace dp {
 
 // The three below are the leader's.
 
+// What was preempted goes to the front. Of the others the least turn goes first: the order of arrival, where each level
+// of priority is worth a head start of kHeadStart requests, so who waits is overtaken by so many at most.
 DP_FN inline void enqueue(State& s, int32_t q, bool ahead) {
   RingState& ring = s.rings[s.requests.ring[q]];
   s.requests.phase[q] = Phase::kQueued;
-  ahead ? push_front(s.requests, ring.queue, q) : push_back(s.requests, ring.queue, q);
+  int32_t before = ahead ? kNone : ring.queue.tail;
+  while (before != kNone && s.requests.fresh[before] && s.requests.turn[before] > s.requests.turn[q]) {
+    before = s.requests.previous[before];
+  }
+  insert_after(s.requests, ring.queue, before, q);
   ++ring.queued;
   ring.queued_tokens += s.requests.length[q];
 }
@@ -30,7 +36,8 @@ DP_FN inline void dequeue(State& s, int32_t q) {
 DP_FN inline void end_request(State& s, int32_t q, Finish finish) {
   s.requests.phase[q] = Phase::kEnded;
   s.requests.finish[q] = finish;
-  push_back(s.requests, s.rings[s.requests.ring[q]].ended, q);
+  Chain& ended = s.rings[s.requests.ring[q]].ended;
+  insert_after(s.requests, ended, ended.tail, q);
 }
 
 DP_FN inline void free_request(State& s, int32_t q) {

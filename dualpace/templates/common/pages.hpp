@@ -1,8 +1,7 @@
 // KV pages: how many a row needs, taking them, giving them back.
 //
-// The rule that makes allocation never fail: what all running rows have yet to compute fits the free pages of each
-// group
-// (`demand`). Admission keeps it, decoding breaks it by a page at a time, preemption restores it.
+// The rule that makes allocation never fail: what all running rows have yet to compute (`demand`) fits the pages of
+// each group that no row holds. Admission keeps it, decoding breaks it by a page at a time, preemption restores it.
 #pragma once
 #include "common/state.hpp"
 #include "common/team.hpp"
@@ -56,8 +55,71 @@ DP_FN inline int row_demand(const State& s, int group, int32_t slot) {
                 s.requests.length[q]);
 }
 
-DP_FN inline int row_held(const State& s, int group, int32_t slot) {
-  return s.rows.end[group][slot] - s.rows.first[group][slot];
+// Pages that no row holds.
+DP_FN inline int32_t available(const State& s, int group) { return s.pages.free[group].count + s.pages.idle[group]; }
+
+// The leader's, as the two below.
+DP_FN inline void free_page(State& s, int group, int32_t page) {
+  auto& state = s.pages.state[group];
+  state.residency[page] = Residency::kFree;
+  state.holders[page] = 0;
+  state.prefix[page] = kNone;
+  ++state.generation[page];
+  auto& free = s.pages.free[group];
+  free.item[free.count++] = page;
+}
+
+DP_FN inline void free_idle_page(State& s, int group, int32_t page) {
+  --s.pages.idle[group];
+  ++s.counters.evicted;
+  free_page(s, group, page);
+}
+
+// An idle page leaves the prefix index and is free. One of the anchor group takes its entry with it; the other groups'
+// pages there are idle too, because who holds one of them holds it.
+DP_FN inline void forget_page(State& s, int group, int32_t page) {
+  Prefixes& prefixes = s.prefixes;
+  const int32_t entry = s.pages.state[group].prefix[page];
+  if (group != kAnchor) {
+    prefixes.page[group][entry] = kNone;
+    return free_idle_page(s, group, page);
+  }
+  int32_t* link = &prefixes.bucket[prefixes.key[entry] % Prefixes::kBuckets];
+  while (*link != entry) link = &prefixes.next[*link];
+  *link = prefixes.next[entry];
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    if (prefixes.page[g][entry] != kNone) free_idle_page(s, g, prefixes.page[g][entry]);
+  }
+}
+
+// Frees `wanted` idle pages, of which there are as many. The clock's hand passes over those found since its last
+// turn. It goes down while rows take pages going up, so a chain tends to lose its end first, and the rest is still
+// found.
+template <class Team>
+DP_FN void evict(Team& team, State& s, int group, int wanted) {
+  auto& state = s.pages.state[group];
+  Work& w = s.work;
+  const int pool = cfg::kPages[group], window = least(kSweep, pool);
+  while (wanted > 0) {
+    const int32_t hand = s.pages.hand[group];
+    const auto at = [&](int i) { return hand - i >= 0 ? hand - i : hand - i + pool; };
+    const auto idle = [&](int i) { return state.prefix[at(i)] != kNone && state.holders[at(i)] == 0; };
+    team.each(window, [&](int i) { w.sweep[i] = idle(i) && !state.recent[at(i)] ? 1 : 0; });
+    const int taken = least(team.scan(w.sweep, window), wanted);
+    team.each(window, [&](int i) {
+      if (idle(i) && !state.recent[at(i)] && w.sweep[i] < taken) w.victim[w.sweep[i]] = i;
+    });
+    team.sync();
+    const int passed = taken == wanted ? w.victim[taken - 1] + 1 : window;
+    team.each(passed, [&](int i) { state.recent[at(i)] = false; });
+    team.sync();
+    if (team.leader()) {
+      for (int k = 0; k < taken; ++k) forget_page(s, group, at(w.victim[k]));
+      s.pages.hand[group] = at(passed);
+    }
+    wanted -= taken;
+    team.sync();
+  }
 }
 
 // Which of n lists the item is of, by the exclusive prefix sums of their lengths.
@@ -70,48 +132,71 @@ DP_FN inline int list_of(const int32_t* offsets, int n, int item) {
   return low;
 }
 
-// Gives back the pages of `group` before upto(k) of each row slots[k]; upto lies within what the row holds.
+// Gives back the pages of `group` before upto(k) of each row slots[k]; upto lies within what the row holds. Rows that
+// go together may share pages, so holders are counted down atomically: a count depends on no order.
 template <class Team, class Upto>
 DP_FN void drop_pages(Team& team, State& s, StepBuffers& b, int group, const int32_t* slots, int n, Upto upto) {
-  int32_t* offset = s.work.a;
-  auto& pages = s.pages.free[group];
+  int32_t *offset = s.work.a, *own_offset = s.work.c;
+  auto& free = s.pages.free[group];
   auto& state = s.pages.state[group];
   int32_t* first = s.rows.first[group];
-  team.each(n, [&](int k) { offset[k] = upto(k) - first[slots[k]]; });
-  const int32_t total = team.scan(offset, n);
-  if (total == 0) return;
-  team.each(total, [&](int i) {
-    const int k = list_of(offset, n, i);
-    int32_t& entry = b.table[group][slots[k]][first[slots[k]] + i - offset[k]];
-    pages.item[pages.count + i] = entry;
+  // The row's own pages come after those in the index.
+  const auto own = [&](int k) { return least(upto(k), most(first[slots[k]], s.rows.indexed[slots[k]])); };
+  team.each(n, [&](int k) {
+    offset[k] = own(k) - first[slots[k]];
+    own_offset[k] = upto(k) - own(k);
+  });
+  const int32_t indexed = team.scan(offset, n), freed = team.scan(own_offset, n);
+  if (indexed + freed == 0) return;
+  const uint64_t idle = team.reduce(
+      indexed,
+      [&](int i) {
+        const int k = list_of(offset, n, i);
+        int32_t& entry = b.table[group][slots[k]][first[slots[k]] + i - offset[k]];
+        const int32_t page = entry;
+        entry = kNone;
+        return uint64_t{add(state.holders[page], -1) == 1 ? 1u : 0u};
+      },
+      Sum());
+  team.each(freed, [&](int i) {
+    const int k = list_of(own_offset, n, i);
+    int32_t& entry = b.table[group][slots[k]][own(k) + i - own_offset[k]];
+    free.item[free.count + freed - 1 - i] = entry;
     state.residency[entry] = Residency::kFree;
+    state.holders[entry] = 0;
     ++state.generation[entry];
     entry = kNone;
   });
   team.sync();
   team.each(n, [&](int k) { first[slots[k]] = upto(k); });
-  if (team.leader()) pages.count += total;
+  if (team.leader()) {
+    free.count += freed;
+    s.pages.idle[group] += static_cast<int32_t>(idle);
+  }
   team.sync();
 }
 
-// Gives each row slots[k] `wanted(k)` more pages of `group`. The caller knows that there are as many.
+// Gives each row slots[k] `wanted(k)` more pages of `group`. The caller knows that there are as many, free or idle.
 template <class Team, class Wanted>
 DP_FN void take_pages(Team& team, State& s, StepBuffers& b, int group, const int32_t* slots, int n, Wanted wanted) {
   int32_t* offset = s.work.a;
-  auto& pages = s.pages.free[group];
+  auto& free = s.pages.free[group];
+  auto& state = s.pages.state[group];
   int32_t* end = s.rows.end[group];
   team.each(n, [&](int k) { offset[k] = wanted(k); });
   const int32_t total = team.scan(offset, n);
   if (total == 0) return;
+  evict(team, s, group, total - free.count);
   team.each(total, [&](int i) {
     const int k = list_of(offset, n, i);
-    const int32_t page = pages.item[pages.count - 1 - i];
+    const int32_t page = free.item[free.count - 1 - i];
     b.table[group][slots[k]][end[slots[k]] + i - offset[k]] = page;
-    s.pages.state[group].residency[page] = Residency::kFilling;
+    state.residency[page] = Residency::kFilling;
+    state.holders[page] = 1;
   });
   team.sync();
   team.each(n, [&](int k) { end[slots[k]] += (k + 1 < n ? offset[k + 1] : total) - offset[k]; });
-  if (team.leader()) pages.count -= total;
+  if (team.leader()) free.count -= total;
   team.sync();
 }
 

@@ -17,7 +17,7 @@ DP_FN inline void look(RingState& ring, const Ring& memory) {
   if (ring.turned) {
     ring.epoch = epoch;
     ring.submit_read = ring.abort_read = ring.token_written = 0;
-    for (uint8_t& cancelled : ring.cancelled) cancelled = 0;
+    for (Finish& cancelled : ring.cancelled) cancelled = Finish::kNone;
   }
   ring.token_read = observe(memory.control.token_read);
   ring.room = cfg::kTokenSlots - least(ring.token_written - ring.token_read, cfg::kTokenSlots);
@@ -25,24 +25,35 @@ DP_FN inline void look(RingState& ring, const Ring& memory) {
   ring.aborts = visible(memory.aborts, epoch, ring.abort_read);
 }
 
+// What a record of the abort queue ends a request with; kNone if no ring library writes such a record.
+DP_FN inline Finish reason_of(const AbortRecord& record) {
+  if (record.type == static_cast<uint32_t>(RecordType::kAbort)) return Finish::kAbort;
+  return record.type == static_cast<uint32_t>(RecordType::kFinish) ? Finish::kStop : Finish::kNone;
+}
+
 // Marks the requests of past epochs, and those that abort records name. One that is not accepted yet is cancelled then.
+// Of several records for one request the first counts.
 template <class Team>
 DP_FN void mark(Team& team, State& s, int r, const Ring& memory) {
   RingState& ring = s.rings[r];
   Requests& requests = s.requests;
   if (ring.turned) {
     team.each(cfg::kMaxRequests, [&](int q) {
-      if (requests.ring[q] == r && requests.epoch[q] != ring.epoch) requests.leaving[q] = true;
+      if (requests.ring[q] == r && requests.epoch[q] != ring.epoch) requests.leaving[q] = Finish::kAbort;
     });
   }
   for (uint32_t k = 0; k < ring.aborts; ++k) {
-    const uint32_t index = memory.aborts[(ring.abort_read + k) % cfg::kRequestSlots].index;
-    if (team.leader() && index - ring.submit_read < cfg::kRequestSlots) {
-      ring.cancelled[index % cfg::kRequestSlots] = 1;
+    const AbortRecord& record = memory.aborts[(ring.abort_read + k) % cfg::kRequestSlots];
+    const uint32_t index = record.index;
+    const Finish reason = reason_of(record);
+    if (team.leader()) {
+      Finish& cancelled = ring.cancelled[index % cfg::kRequestSlots];
+      if (index - ring.submit_read < cfg::kRequestSlots && cancelled == Finish::kNone) cancelled = reason;
+      s.counters.malformed += reason == Finish::kNone ? 1 : 0;
     }
     team.each(cfg::kMaxRequests, [&](int q) {
       if (requests.ring[q] == r && requests.epoch[q] == ring.epoch && requests.index[q] == index) {
-        requests.leaving[q] = true;
+        if (requests.leaving[q] == Finish::kNone) requests.leaving[q] = reason;
       }
     });
   }
@@ -53,14 +64,16 @@ template <class Team>
 DP_FN void end_marked(Team& team, State& s, StepBuffers& b) {
   Requests& requests = s.requests;
   int32_t *list = s.work.request, *place = s.work.offset;
-  const auto queued = [&](int q) { return requests.leaving[q] && requests.phase[q] == Phase::kQueued; };
+  const auto leaving = [&](int q, Phase phase) {
+    return requests.leaving[q] != Finish::kNone && requests.phase[q] == phase;
+  };
   team.sync();
-  team.each(cfg::kMaxRequests, [&](int q) { place[q] = queued(q) ? 1 : 0; });
+  team.each(cfg::kMaxRequests, [&](int q) { place[q] = leaving(q, Phase::kQueued) ? 1 : 0; });
   const int32_t n = team.scan(place, cfg::kMaxRequests);
   team.each(cfg::kMaxRequests, [&](int q) {
-    if (queued(q)) list[place[q]] = q;
-    if (requests.leaving[q] && requests.phase[q] == Phase::kRunning) {
-      requests.finish[q] = Finish::kAbort;
+    if (leaving(q, Phase::kQueued)) list[place[q]] = q;
+    if (leaving(q, Phase::kRunning)) {
+      requests.finish[q] = requests.leaving[q];
       s.rows.leave[requests.row[q]] = Leave::kReport;
     }
   });
@@ -68,12 +81,12 @@ DP_FN void end_marked(Team& team, State& s, StepBuffers& b) {
   if (team.leader()) {
     for (int k = 0; k < n; ++k) {
       dequeue(s, list[k]);
-      end_request(s, list[k], Finish::kAbort);
+      end_request(s, list[k], requests.leaving[list[k]]);
     }
   }
   drop_history(team, s, n);
   leave_rows(team, s, b);
-  team.each(cfg::kMaxRequests, [&](int q) { requests.leaving[q] = false; });
+  team.each(cfg::kMaxRequests, [&](int q) { requests.leaving[q] = Finish::kNone; });
 }
 
 template <class Team>
@@ -93,6 +106,7 @@ DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m) {
     for (int r = 0; r < cfg::kRings; ++r) {
       RingState& ring = s.rings[r];
       RingControl& control = m.rings[r].control;
+      s.counters.epochs += ring.turned ? 1 : 0;
       ring.abort_read += ring.aborts;
       publish(control.abort_read, ring.abort_read);
       if (ring.turned) {

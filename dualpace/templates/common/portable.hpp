@@ -44,10 +44,10 @@ DP_FN inline void show(T& word, T value) {
   SharedWord<T>(word).store(value, order::memory_order_relaxed);
 }
 
-// For sums whose order does not matter, of one team.
+// For sums whose order does not matter, of one team. Returns what the word was.
 template <class T>
-DP_FN inline void add(T& word, T more) {
-  SharedWord<T>(word).fetch_add(more, order::memory_order_relaxed);
+DP_FN inline T add(T& word, T more) {
+  return SharedWord<T>(word).fetch_add(more, order::memory_order_relaxed);
 }
 
 template <class T>

@@ -48,7 +48,10 @@ DP_FN inline void report_ends(State& s, RingMemory& m) {
         ++ring.token_written;
         --ring.room;
       }
-      ++(s.requests.finish[q] == Finish::kAbort ? s.counters.aborted : s.counters.failed);
+      const Finish finish = s.requests.finish[q];
+      ++(finish == Finish::kAbort  ? s.counters.aborted
+         : finish == Finish::kStop ? s.counters.finished
+                                   : s.counters.failed);
       unlink(s.requests, ring.ended, q);
       free_request(s, q);
     }

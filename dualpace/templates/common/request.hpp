@@ -8,6 +8,8 @@
 
 namespace dp {
 
+constexpr uint32_t kHighestPriority = 255;
+
 enum class Fault {
   kSound,
   kEmptyPrompt,
@@ -23,11 +25,13 @@ enum class Fault {
   kPenalties,
   kBiasCount,
   kLogprobs,
+  kPriority,
 };
 
-// Words of an arena span: parameters, stop ids, biased ids, their biases, prompt.
+// Words of an arena span: parameters, stop ids, biased ids, their biases, prompt, a key for each page that it fills.
 DP_FN constexpr uint64_t span_words(const RequestParams& p) {
-  return sizeof(RequestParams) / 4 + uint64_t{p.stop_count} + 2 * uint64_t{p.bias_count} + p.prompt_tokens;
+  return sizeof(RequestParams) / 4 + uint64_t{p.stop_count} + 2 * uint64_t{p.bias_count} + p.prompt_tokens +
+         2 * uint64_t{p.prompt_tokens / cfg::kPageSize};
 }
 
 DP_FN constexpr bool in_vocabulary(int32_t token) { return token >= 0 && token < cfg::kVocab; }
@@ -61,6 +65,7 @@ DP_FN constexpr Fault check(const RequestParams& p) {
   if (!within(p.presence_penalty, kMostPenalty) || !within(p.frequency_penalty, kMostPenalty)) return Fault::kPenalties;
   if (p.bias_count > kMaxBias) return Fault::kBiasCount;
   if (p.logprobs > kMaxTopLogprobs + 1) return Fault::kLogprobs;
+  if (p.priority > kHighestPriority) return Fault::kPriority;
   return Fault::kSound;
 }
 

@@ -1,6 +1,7 @@
 // First phase of a step: what the last step computed and sampled becomes history, events and sealed pages.
 #pragma once
 #include "common/leave.hpp"
+#include "common/prefix.hpp"
 #include "common/publish.hpp"
 #include "common/state.hpp"
 #include "common/team.hpp"
@@ -21,16 +22,8 @@ template <class Team>
 DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
   Requests& requests = s.requests;
   const int rows = static_cast<int>(b.rows), samples = static_cast<int>(b.samples);
-  team.each(rows, [&](int r) {
-    const int32_t slot = b.row_slot[r], q = s.rows.request[slot];
-    const int32_t before = requests.computed[q], after = b.context[r];
-    for (int g = 0; g < cfg::kGroups; ++g) {
-      for (int page = before / cfg::kPageSize; page < after / cfg::kPageSize; ++page) {
-        s.pages.state[g].residency[b.table[g][slot][page]] = Residency::kSealed;
-      }
-    }
-    requests.computed[q] = after;
-  });
+  team.each(rows, [&](int r) { requests.computed[s.rows.request[b.row_slot[r]]] = b.context[r]; });
+  seal(team, s, b);
   team.each(samples, [&](int i) {
     const int32_t slot = b.sample_slot[i], q = s.rows.request[slot], token = b.sampled[i];
     if (token < 0 || token >= s.vocabulary) {

@@ -25,9 +25,14 @@ DP_FN inline void start(State& s, StepBuffers& b, int32_t vocabulary) {
   fill_list(s.history.free, cfg::kHistoryPages);
   for (int g = 0; g < cfg::kGroups; ++g) {
     fill_list(s.pages.free[g], cfg::kPages[g]);
+    s.pages.hand[g] = cfg::kPages[g] - 1;
     for (int r = 0; r < Rows::N; ++r) {
       for (int32_t& entry : b.table[g][r]) entry = kNone;
     }
+  }
+  for (int32_t& first : s.prefixes.bucket) first = kNone;
+  for (auto& state : s.pages.state) {
+    for (int32_t& entry : state.prefix) entry = kNone;
   }
   for (int r = 0; r < Rows::N; ++r) s.rows.request[r] = kNone;
   for (RingState& ring : s.rings) ring.queue = ring.ended = {kNone, kNone};
@@ -35,15 +40,21 @@ DP_FN inline void start(State& s, StepBuffers& b, int32_t vocabulary) {
 
 DP_FN inline void report(State& s, EngineStatus& status) {
   int waiting = 0, scarcest = 0;
-  for (const RingState& ring : s.rings) waiting += ring.queued;
+  int64_t waiting_tokens = 0;
+  for (const RingState& ring : s.rings) {
+    waiting += ring.queued;
+    waiting_tokens += ring.queued_tokens;
+  }
   for (int g = 1; g < cfg::kGroups; ++g) {
-    const auto free = [&](int group) { return static_cast<int64_t>(s.pages.free[group].count); };
+    const auto free = [&](int group) { return static_cast<int64_t>(available(s, group)); };
     if (free(g) * cfg::kPages[scarcest] < free(scarcest) * cfg::kPages[g]) scarcest = g;
   }
   show(status.steps, s.step);
   show(status.running, static_cast<uint32_t>(s.rows.running_count));
   show(status.waiting, static_cast<uint32_t>(waiting));
-  show(status.free_pages, static_cast<uint32_t>(s.pages.free[scarcest].count));
+  show(status.waiting_tokens, static_cast<uint64_t>(waiting_tokens));
+  show(status.free_pages, static_cast<uint32_t>(available(s, scarcest)));
+  show(status.cached_pages, static_cast<uint32_t>(s.pages.idle[scarcest]));
   show(status.total_pages, static_cast<uint32_t>(cfg::kPages[scarcest]));
   show(status.counters.accepted, s.counters.accepted);
   show(status.counters.finished, s.counters.finished);
@@ -54,6 +65,10 @@ DP_FN inline void report(State& s, EngineStatus& status) {
   show(status.counters.preempted, s.counters.preempted);
   show(status.counters.nonfinite, s.counters.nonfinite);
   show(status.counters.malformed, s.counters.malformed);
+  show(status.counters.reused, s.counters.reused);
+  show(status.counters.evicted, s.counters.evicted);
+  show(status.counters.exhausted, s.counters.exhausted);
+  show(status.counters.epochs, s.counters.epochs);
   show(status.heartbeat, ++s.heartbeat);
 }
 

@@ -12,7 +12,10 @@
 namespace dp {
 
 constexpr int kNone = -1;
+constexpr int kHeadStart = 16;  // requests of its ring that one of the next higher priority may overtake
 constexpr int kHistoryPagesEach = (cfg::kMaxContext + cfg::kHistoryPage - 1) / cfg::kHistoryPage;
+constexpr int kKeysEach = cfg::kHistoryPage / cfg::kPageSize;
+static_assert(cfg::kHistoryPage % cfg::kPageSize == 0, "a page's tokens lie in one history page, and so does its key");
 
 // Free: no request. Queued: waits for a row. Running: has one. Ended: waits for room to say so.
 enum class Phase : uint8_t { kFree, kQueued, kRunning, kEnded };
@@ -44,7 +47,7 @@ struct Requests {
   FreeList<N> free;
   Phase phase[N];
   Pace pace[N];
-  uint8_t priority[N];
+  int64_t turn[N];  // in its ring's queue, the least first
   Finish finish[N];
   uint8_t ring[N];
   uint32_t epoch[N];
@@ -63,7 +66,8 @@ struct Requests {
   bool fresh[N];  // has never had a row, so it holds history pages for its prompt alone
   int32_t history_count[N];
   int32_t history[N][kHistoryPagesEach];
-  bool leaving[N];  // to be ended in this step: aborted, or of a past epoch
+  int32_t keyed[N];   // leading pages whose prefix keys the history has
+  Finish leaving[N];  // to be ended in this step, with this reason
 };
 
 struct Rows {
@@ -72,6 +76,7 @@ struct Rows {
   int32_t request[N];
   // Pages held: those of the table from `first` to before `end`, by position / kPageSize.
   int32_t first[cfg::kGroups][N], end[cfg::kGroups][N];
+  int32_t indexed[N];  // leading pages that are in the prefix index; the others are the row's alone
   Leave leave[N];
   bool paused[N];  // no room for its next record in its ring
   int32_t running_count;
@@ -83,6 +88,9 @@ template <int N>
 struct PageStates {
   Residency residency[N];
   uint32_t generation[N];
+  int32_t holders[N];  // rows whose tables have it
+  int32_t prefix[N];   // its entry of the prefix index; kNone: none
+  bool recent[N];      // found again since the clock's hand was here
 };
 
 constexpr int largest_pool() {
@@ -91,16 +99,51 @@ constexpr int largest_pool() {
   return pages;
 }
 
+// A page is free, held by rows, or idle: in the prefix index and held by none. Idle pages are as good as free ones.
 struct Pages {
   static constexpr int N = largest_pool();
   FreeList<N> free[cfg::kGroups];
   PageStates<N> state[cfg::kGroups];
+  int32_t idle[cfg::kGroups];
+  int32_t hand[cfg::kGroups];  // of the clock
+};
+
+// The group that sees furthest back: a row that holds a page of any group holds this group's of the same tokens.
+constexpr int widest_group() {
+  int widest = 0;
+  for (int g = 1; g < cfg::kGroups; ++g) {
+    const bool wider = cfg::kWindow[widest] != 0 && (cfg::kWindow[g] == 0 || cfg::kWindow[g] > cfg::kWindow[widest]);
+    widest = wider ? g : widest;
+  }
+  return widest;
+}
+constexpr int kAnchor = widest_group();
+
+constexpr int power_of_two(int least_value) {
+  int n = 1;
+  while (n < least_value) n *= 2;
+  return n;
+}
+
+// Sealed pages by the tokens up to their end. An entry has the number of its page in the anchor group and lives as long
+// as that page keeps its contents; pages of other groups join it and leave it.
+struct Prefixes {
+  static constexpr int N = cfg::kPages[kAnchor];
+  static constexpr int kBuckets = power_of_two(N);
+  int32_t bucket[kBuckets];
+  uint64_t key[N];
+  int32_t next[N];  // of the same bucket
+  int32_t parent[N];
+  uint32_t parent_generation[N];
+  int32_t page[cfg::kGroups][N];
+  int32_t token[N][cfg::kPageSize];
 };
 
 struct History {
   FreeList<cfg::kHistoryPages> free;
   int32_t queued;  // pages that fresh requests hold
   int32_t token[cfg::kHistoryPages][cfg::kHistoryPage];
+  uint64_t key[cfg::kHistoryPages][kKeysEach];
 };
 
 // The engine's side of a ring. Indices count records, modulo 2^32.
@@ -112,9 +155,10 @@ struct RingState {
   bool blocked;              // its next request has to wait for others to end
   uint32_t rows;             // running requests
   int32_t queued;            // waiting requests
+  int64_t arrivals;          // accepted requests
   int64_t queued_tokens;
   Chain queue, ended;
-  uint8_t cancelled[cfg::kRequestSlots];  // by submit record: aborted before it was accepted
+  Finish cancelled[cfg::kRequestSlots];  // by submit record: ended before it was accepted
 };
 
 // A request as it was read, once, from memory that others may write.
@@ -125,12 +169,19 @@ struct Incoming {
   bool refused;                       // it ends as it arrives
 };
 
+// Pages that the clock looks at together.
+constexpr int kSweep = 256;
+
 // Lists of a phase, by position in Rows::running or in a list of another kind as said there.
 struct Work {
   int32_t a[cfg::kMaxBatch], b[cfg::kMaxBatch], c[cfg::kMaxBatch];
   int32_t chunk[cfg::kMaxBatch], start[cfg::kMaxBatch], row[cfg::kMaxBatch], sample[cfg::kMaxBatch];
   int32_t left[cfg::kMaxBatch], kept[cfg::kMaxBatch];
   int32_t request[cfg::kMaxRequests], offset[cfg::kMaxRequests];
+  // Of a prefix, by page: its entry, pages of a group before it, and whether a prefix of one page more can be reused.
+  int32_t entry[cfg::kPagesPerRow], before[cfg::kPagesPerRow + 1];
+  bool usable[cfg::kPagesPerRow];
+  int32_t sweep[kSweep], victim[kSweep];
 };
 
 struct State {
@@ -141,6 +192,7 @@ struct State {
   Requests requests;
   Rows rows;
   Pages pages;
+  Prefixes prefixes;
   History history;
   RingState rings[cfg::kRings];
   Incoming incoming;
@@ -151,6 +203,11 @@ template <class SomeState>
 DP_FN auto& history_token(SomeState& s, int32_t request, int32_t position) {
   const int32_t page = s.requests.history[request][position / cfg::kHistoryPage];
   return s.history.token[page][position % cfg::kHistoryPage];
+}
+
+// The key of the prefix that ends with so-manieth page of a request's tokens.
+DP_FN inline uint64_t& history_key(State& s, int32_t request, int32_t page) {
+  return s.history.key[s.requests.history[request][page / kKeysEach]][page % kKeysEach];
 }
 
 }  // namespace dp

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "common/exact.hpp"
+#include "common/prefix_key.hpp"
 #include "common/request.hpp"
 #include "host/backoff.hpp"
 
@@ -101,6 +102,17 @@ bool take_span(Frontend& f, uint32_t words, uint32_t* begin) {
   return true;
 }
 
+// Writes the key of each page that the prompt fills, as two words.
+void write_keys(const int32_t* prompt, uint32_t tokens, uint32_t* words) {
+  uint64_t key = dp::kEmptyPrefix;
+  for (uint32_t i = 0; i < tokens / dp::cfg::kPageSize * dp::cfg::kPageSize; ++i) {
+    key = dp::extend_prefix(key, prompt[i]);
+    if ((i + 1) % dp::cfg::kPageSize != 0) continue;
+    *words++ = static_cast<uint32_t>(key);
+    *words++ = static_cast<uint32_t>(key >> 32);
+  }
+}
+
 void explain(dp::Fault fault, const dp::RequestParams& p, char* error, size_t bytes) {
   switch (fault) {
     case dp::Fault::kSound:
@@ -137,6 +149,8 @@ void explain(dp::Fault fault, const dp::RequestParams& p, char* error, size_t by
     case dp::Fault::kLogprobs:
       return say(error, bytes, "logprobs asks for the %u most probable tokens, at most %d are possible", p.logprobs - 1,
                  dp::kMaxTopLogprobs);
+    case dp::Fault::kPriority:
+      return say(error, bytes, "priority is %u; it has to be from 0 to %u", p.priority, dp::kHighestPriority);
   }
 }
 
@@ -221,7 +235,10 @@ int dp_ring_submit(void* handle, uint64_t tag, const dp::RequestParams* params, 
   uint32_t begin = 0;
   if (!take_span(f, static_cast<uint32_t>(span), &begin)) return 0;
   std::memcpy(&f.ring.arena[begin], params, sizeof *params);
-  std::memcpy(&f.ring.arena[begin + sizeof *params / 4], words, span * 4 - sizeof *params);
+  const uint32_t given = params->stop_count + 2 * params->bias_count + params->prompt_tokens;
+  uint32_t* copy = &f.ring.arena[begin + sizeof *params / 4];
+  std::memcpy(copy, words, size_t{given} * 4);
+  write_keys(words + given - params->prompt_tokens, params->prompt_tokens, copy + given);
   dp::SubmitRecord& record = f.ring.submits[f.submitted % dp::cfg::kRequestSlots];
   record.type = static_cast<uint32_t>(dp::RecordType::kSubmit);
   record.arena_begin = begin;
@@ -232,12 +249,13 @@ int dp_ring_submit(void* handle, uint64_t tag, const dp::RequestParams* params, 
   return 1;
 }
 
-// Ends the request of the submit with that index (the first has 0). 0: no room now.
-int dp_ring_abort(void* handle, uint32_t index) {
+// Ends the request of the submit with that index (the first has 0), with Finish::kStop if it is `finished` and
+// Finish::kAbort if not. 0: no room now.
+int dp_ring_end(void* handle, uint32_t index, int finished) {
   Frontend& f = frontend_of(handle);
   if (f.aborted - engine_read(f, f.ring.control.abort_read) == dp::cfg::kRequestSlots) return 0;
   dp::AbortRecord& record = f.ring.aborts[f.aborted % dp::cfg::kRequestSlots];
-  record.type = static_cast<uint32_t>(dp::RecordType::kAbort);
+  record.type = static_cast<uint32_t>(finished != 0 ? dp::RecordType::kFinish : dp::RecordType::kAbort);
   record.index = index;
   dp::publish(record.flag, dp::record_flag(f.epoch, f.aborted));
   ++f.aborted;

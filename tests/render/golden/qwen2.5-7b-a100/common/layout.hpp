@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0xbe80af9f00dfba34;
+constexpr uint64_t kLayoutHash = 0x537f99ef18e073fe;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -19,7 +19,7 @@ enum class Finish : uint32_t { kNone = 0, kStop = 1, kLength = 2, kAbort = 3, kE
 
 enum class StepKind : uint32_t { kIdle = 0, kDecode = 1, kMixed = 2 };
 
-enum class RecordType : uint32_t { kSubmit = 1, kAbort = 2 };
+enum class RecordType : uint32_t { kSubmit = 1, kAbort = 2, kFinish = 3 };
 
 // A request: its parameters and tokens are a span of the arena.
 struct alignas(64) SubmitRecord {
@@ -41,7 +41,7 @@ static_assert(sizeof(SubmitRecord) == 64);
 
 // Ends a request early; one that has ended is left alone.
 struct alignas(64) AbortRecord {
-  uint32_t type;  // RecordType::kAbort
+  uint32_t type;  // RecordType::kAbort, or kFinish: it ends with Finish::kStop
   uint32_t index;  // index of the request's submit record
   uint8_t reserved[48];
   uint64_t flag;  // epoch << 32 | index + 1 of this record, stored last; nothing else says it is there
@@ -52,7 +52,7 @@ static_assert(offsetof(AbortRecord, reserved) == 8);
 static_assert(offsetof(AbortRecord, flag) == 56);
 static_assert(sizeof(AbortRecord) == 64);
 
-// Head of an arena span; the stop ids, the ids with a bias, their biases (f32) and the prompt follow as words.
+// Head of an arena span; stop ids, ids with a bias, their biases (f32), prompt, keys of its pages (u64) follow.
 struct alignas(8) RequestParams {
   uint64_t seed;
   uint32_t prompt_tokens;
@@ -60,6 +60,7 @@ struct alignas(8) RequestParams {
   uint32_t bias_count;
   uint32_t max_tokens;  // most tokens to generate
   uint32_t min_tokens;  // stop ids are not sampled before
+  uint32_t priority;  // higher is served first, to 255
   uint32_t top_k;  // 0: off
   float top_p;
   float min_p;
@@ -68,7 +69,6 @@ struct alignas(8) RequestParams {
   float presence_penalty;
   float frequency_penalty;
   uint32_t logprobs;  // 0: none; k + 1: the token's and those of the k most probable
-  uint8_t pad_60[4];
 };
 static_assert(offsetof(RequestParams, seed) == 0);
 static_assert(offsetof(RequestParams, prompt_tokens) == 8);
@@ -76,14 +76,15 @@ static_assert(offsetof(RequestParams, stop_count) == 12);
 static_assert(offsetof(RequestParams, bias_count) == 16);
 static_assert(offsetof(RequestParams, max_tokens) == 20);
 static_assert(offsetof(RequestParams, min_tokens) == 24);
-static_assert(offsetof(RequestParams, top_k) == 28);
-static_assert(offsetof(RequestParams, top_p) == 32);
-static_assert(offsetof(RequestParams, min_p) == 36);
-static_assert(offsetof(RequestParams, temperature) == 40);
-static_assert(offsetof(RequestParams, repetition_penalty) == 44);
-static_assert(offsetof(RequestParams, presence_penalty) == 48);
-static_assert(offsetof(RequestParams, frequency_penalty) == 52);
-static_assert(offsetof(RequestParams, logprobs) == 56);
+static_assert(offsetof(RequestParams, priority) == 28);
+static_assert(offsetof(RequestParams, top_k) == 32);
+static_assert(offsetof(RequestParams, top_p) == 36);
+static_assert(offsetof(RequestParams, min_p) == 40);
+static_assert(offsetof(RequestParams, temperature) == 44);
+static_assert(offsetof(RequestParams, repetition_penalty) == 48);
+static_assert(offsetof(RequestParams, presence_penalty) == 52);
+static_assert(offsetof(RequestParams, frequency_penalty) == 56);
+static_assert(offsetof(RequestParams, logprobs) == 60);
 static_assert(sizeof(RequestParams) == 64);
 
 // One event of a request: a token, its end, or both.
@@ -131,6 +132,10 @@ struct alignas(8) Counters {
   uint64_t preempted;  // rows that gave up their pages
   uint64_t nonfinite;  // sampled rows with a logit that was NaN or infinite
   uint64_t malformed;  // records refused
+  uint64_t reused;  // tokens whose KV an admitted request found
+  uint64_t evicted;  // cached pages given to others
+  uint64_t exhausted;  // steps in which a request waited for pages
+  uint64_t epochs;  // claims and ends of claims of a ring
 };
 static_assert(offsetof(Counters, accepted) == 0);
 static_assert(offsetof(Counters, finished) == 8);
@@ -141,7 +146,11 @@ static_assert(offsetof(Counters, generated) == 40);
 static_assert(offsetof(Counters, preempted) == 48);
 static_assert(offsetof(Counters, nonfinite) == 56);
 static_assert(offsetof(Counters, malformed) == 64);
-static_assert(sizeof(Counters) == 72);
+static_assert(offsetof(Counters, reused) == 72);
+static_assert(offsetof(Counters, evicted) == 80);
+static_assert(offsetof(Counters, exhausted) == 88);
+static_assert(offsetof(Counters, epochs) == 96);
+static_assert(sizeof(Counters) == 104);
 
 // What an engine says of itself; it alone writes it. Pages are those of the scarcest layer group.
 struct alignas(64) EngineStatus {
@@ -151,10 +160,13 @@ struct alignas(64) EngineStatus {
   uint32_t stopped;
   uint32_t running;  // rows
   uint32_t waiting;  // requests
-  uint32_t free_pages;
+  uint64_t waiting_tokens;
+  uint32_t free_pages;  // that no row holds
+  uint32_t cached_pages;  // of these, with contents that a prompt may find
   uint32_t total_pages;
+  uint32_t epoch;  // of the engine: one more than of the engine before it
   Counters counters;
-  uint8_t pad_112[16];
+  uint8_t pad_160[32];
 };
 static_assert(offsetof(EngineStatus, heartbeat) == 0);
 static_assert(offsetof(EngineStatus, steps) == 8);
@@ -162,10 +174,13 @@ static_assert(offsetof(EngineStatus, ready) == 16);
 static_assert(offsetof(EngineStatus, stopped) == 20);
 static_assert(offsetof(EngineStatus, running) == 24);
 static_assert(offsetof(EngineStatus, waiting) == 28);
-static_assert(offsetof(EngineStatus, free_pages) == 32);
-static_assert(offsetof(EngineStatus, total_pages) == 36);
-static_assert(offsetof(EngineStatus, counters) == 40);
-static_assert(sizeof(EngineStatus) == 128);
+static_assert(offsetof(EngineStatus, waiting_tokens) == 32);
+static_assert(offsetof(EngineStatus, free_pages) == 40);
+static_assert(offsetof(EngineStatus, cached_pages) == 44);
+static_assert(offsetof(EngineStatus, total_pages) == 48);
+static_assert(offsetof(EngineStatus, epoch) == 52);
+static_assert(offsetof(EngineStatus, counters) == 56);
+static_assert(sizeof(EngineStatus) == 192);
 
 // Indices of a ring's three queues. Each counts records read, modulo 2^32, from 0 in every epoch.
 struct alignas(64) RingControl {
@@ -208,14 +223,12 @@ struct alignas(64) MemoryHeader {
   uint64_t layout;  // kLayoutHash of the writer
   uint64_t bytes;  // of the whole mapping
   uint32_t rings;
-  uint32_t engine_epoch;
-  uint8_t pad_32[32];
+  uint8_t pad_28[36];
 };
 static_assert(offsetof(MemoryHeader, magic) == 0);
 static_assert(offsetof(MemoryHeader, layout) == 8);
 static_assert(offsetof(MemoryHeader, bytes) == 16);
 static_assert(offsetof(MemoryHeader, rings) == 24);
-static_assert(offsetof(MemoryHeader, engine_epoch) == 28);
 static_assert(sizeof(MemoryHeader) == 64);
 
 // The whole mapping.
@@ -226,8 +239,8 @@ struct alignas(64) RingMemory {
 };
 static_assert(offsetof(RingMemory, header) == 0);
 static_assert(offsetof(RingMemory, status) == 64);
-static_assert(offsetof(RingMemory, rings) == 192);
-static_assert(sizeof(RingMemory) == 1573248);
+static_assert(offsetof(RingMemory, rings) == 256);
+static_assert(sizeof(RingMemory) == 1573312);
 
 // One step's inputs, its block tables and what was sampled. Row: of the batch; row slot: of the tables.
 struct alignas(64) StepBuffers {

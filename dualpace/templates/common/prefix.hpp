@@ -1,0 +1,193 @@
+// Prefix reuse: sealed pages stay findable by the tokens up to their end until their place is needed.
+//
+// An entry names its parent, the entry of the page before it, so a chain that starts at none stands for exactly one
+// sequence of tokens: pages are shared by equal prefixes, whatever keys a frontend writes. Each key has one entry.
+#pragma once
+#include "common/pages.hpp"
+#include "common/prefix_key.hpp"
+#include "common/state.hpp"
+#include "common/team.hpp"
+
+namespace dp {
+
+DP_FN inline int32_t find_prefix(const State& s, uint64_t key) {
+  int32_t entry = s.prefixes.bucket[key % Prefixes::kBuckets];
+  while (entry != kNone && s.prefixes.key[entry] != key) entry = s.prefixes.next[entry];
+  return entry;
+}
+
+DP_FN inline bool follows(const State& s, int32_t entry, int32_t parent) {
+  if (s.prefixes.parent[entry] != parent) return false;
+  return parent == kNone || s.prefixes.parent_generation[entry] == s.pages.state[kAnchor].generation[parent];
+}
+
+DP_FN inline bool same_tokens(State& s, int32_t entry, int32_t q, int page) {
+  const int32_t* history = &history_token(s, q, page * cfg::kPageSize);
+  for (int i = 0; i < cfg::kPageSize; ++i) {
+    if (s.prefixes.token[entry][i] != history[i]) return false;
+  }
+  return true;
+}
+
+// The leader's. The row's page of each group becomes the one of an entry: its own if the group had none there.
+DP_FN inline void join_prefix(State& s, StepBuffers& b, int32_t slot, int page, int32_t entry) {
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    auto& state = s.pages.state[g];
+    int32_t& own = b.table[g][slot][page];
+    int32_t& there = s.prefixes.page[g][entry];
+    if (there == kNone) {
+      there = own;
+      state.prefix[own] = entry;
+      continue;
+    }
+    if (state.holders[there]++ == 0) --s.pages.idle[g];
+    state.recent[there] = true;
+    free_page(s, g, own);
+    own = there;
+  }
+}
+
+// The leader's. A page that was just filled gets an entry, or gives way to the one that has it. A row whose page finds
+// its key taken, or its parent gone (a window shorter than a page), keeps this page and those after it for itself.
+DP_FN inline void index_page(State& s, StepBuffers& b, int32_t slot, int32_t q, int page) {
+  if (s.rows.indexed[slot] != page) return;
+  Prefixes& prefixes = s.prefixes;
+  const int32_t parent = page == 0 ? kNone : b.table[kAnchor][slot][page - 1];
+  if (page > 0 && parent == kNone) return;
+  const uint64_t key = history_key(s, q, page);
+  int32_t entry = find_prefix(s, key);
+  if (entry != kNone && !(follows(s, entry, parent) && same_tokens(s, entry, q, page))) {
+    if (s.pages.state[kAnchor].holders[entry] > 0) return;
+    forget_page(s, kAnchor, entry);
+    entry = kNone;
+  }
+  if (entry == kNone) {
+    entry = b.table[kAnchor][slot][page];
+    prefixes.key[entry] = key;
+    prefixes.parent[entry] = parent;
+    prefixes.parent_generation[entry] = parent == kNone ? 0 : s.pages.state[kAnchor].generation[parent];
+    int32_t& first = prefixes.bucket[key % Prefixes::kBuckets];
+    prefixes.next[entry] = first;
+    first = entry;
+    const int32_t* history = &history_token(s, q, page * cfg::kPageSize);
+    for (int i = 0; i < cfg::kPageSize; ++i) prefixes.token[entry][i] = history[i];
+    for (int g = 0; g < cfg::kGroups; ++g) prefixes.page[g][entry] = kNone;
+  }
+  join_prefix(s, b, slot, page, entry);
+  ++s.rows.indexed[slot];
+}
+
+// After a forward pass: pages that it filled are sealed, and go into the index.
+template <class Team>
+DP_FN void seal(Team& team, State& s, StepBuffers& b) {
+  Requests& requests = s.requests;
+  const int rows = static_cast<int>(b.rows);
+  const auto sealed_before = [&](int r) { return b.position[b.query_begin[r]] / cfg::kPageSize; };
+  const auto sealed = [&](int r) { return b.context[r] / cfg::kPageSize; };
+  const uint64_t total =
+      team.reduce(rows, [&](int r) { return static_cast<uint64_t>(sealed(r) - sealed_before(r)); }, Sum());
+  if (total == 0) return;
+  team.each(rows, [&](int r) {
+    const int32_t q = s.rows.request[b.row_slot[r]];
+    for (int page = sealed_before(r); page < sealed(r); ++page) {
+      for (int g = 0; g < cfg::kGroups; ++g) {
+        s.pages.state[g].residency[b.table[g][b.row_slot[r]][page]] = Residency::kSealed;
+      }
+    }
+    for (int page = requests.keyed[q]; page < sealed(r); ++page) {
+      uint64_t key = page == 0 ? kEmptyPrefix : history_key(s, q, page - 1);
+      for (int i = 0; i < cfg::kPageSize; ++i) key = extend_prefix(key, history_token(s, q, page * cfg::kPageSize + i));
+      history_key(s, q, page) = key;
+    }
+    requests.keyed[q] = most(requests.keyed[q], sealed(r));
+  });
+  team.sync();
+  if (team.leader()) {
+    for (int r = 0; r < rows; ++r) {
+      const int32_t slot = b.row_slot[r];
+      for (int page = sealed_before(r); page < sealed(r); ++page) {
+        index_page(s, b, slot, s.rows.request[slot], page);
+      }
+    }
+  }
+  team.sync();
+}
+
+// How many leading pages of a request's tokens are in the index, with all that their windows need; at least one token
+// is left to compute. Their entries are in Work::entry.
+template <class Team>
+DP_FN int match_prefix(Team& team, State& s, int32_t q) {
+  Work& w = s.work;
+  const Prefixes& prefixes = s.prefixes;
+  const int limit = least(s.requests.keyed[q], (s.requests.length[q] - 1) / cfg::kPageSize);
+  team.each(limit, [&](int i) {
+    const int32_t entry = find_prefix(s, history_key(s, q, i));
+    w.entry[i] = entry != kNone && same_tokens(s, entry, q, i) ? entry : kNone;
+    w.usable[i] = true;
+  });
+  const uint64_t miss = team.reduce(
+      limit,
+      [&](int i) {
+        const bool hit = w.entry[i] != kNone && follows(s, w.entry[i], i == 0 ? kNone : w.entry[i - 1]);
+        return hit ? Least::kEmpty : static_cast<uint64_t>(i);
+      },
+      Least());
+  const int found = static_cast<int>(least(miss, static_cast<uint64_t>(limit)));
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    if (g == kAnchor) continue;
+    team.sync();
+    team.each(found, [&](int i) { w.before[i] = prefixes.page[g][w.entry[i]] != kNone ? 1 : 0; });
+    const int32_t all = team.scan(w.before, found);
+    team.each(found, [&](int i) {
+      const int pages = i + 1, first = first_needed(g, pages * cfg::kPageSize);
+      // Nothing is needed where the window ends within the pages that follow.
+      const int32_t there = (pages < found ? w.before[pages] : all) - (first < found ? w.before[first] : all);
+      if (there != pages - least(first, pages)) w.usable[i] = false;
+    });
+  }
+  const uint64_t shorter = team.reduce(
+      found, [&](int i) { return w.usable[i] ? static_cast<uint64_t>(found - 1 - i) : Least::kEmpty; }, Least());
+  return shorter == Least::kEmpty ? 0 : found - static_cast<int>(shorter);
+}
+
+// Pages of a group that are idle and would be held if a row took the first `pages` of Work::entry.
+template <class Team>
+DP_FN int idle_pages(Team& team, const State& s, int group, int pages) {
+  const int first = least(pages, first_needed(group, pages * cfg::kPageSize));
+  const uint64_t idle = team.reduce(
+      pages - first,
+      [&](int i) {
+        const int32_t page = s.prefixes.page[group][s.work.entry[first + i]];
+        return uint64_t{s.pages.state[group].holders[page] == 0 ? 1u : 0u};
+      },
+      Sum());
+  return static_cast<int>(idle);
+}
+
+// A row that holds nothing takes the first `pages` of Work::entry, `idle` of which no row holds.
+template <class Team>
+DP_FN void reuse_prefix(Team& team, State& s, StepBuffers& b, int32_t slot, int pages, const int* idle) {
+  Rows& rows = s.rows;
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    const int first = least(pages, first_needed(g, pages * cfg::kPageSize));
+    team.each(pages - first, [&](int i) {
+      const int32_t page = s.prefixes.page[g][s.work.entry[first + i]];
+      b.table[g][slot][first + i] = page;
+      ++s.pages.state[g].holders[page];
+      s.pages.state[g].recent[page] = true;
+    });
+    if (!team.leader()) continue;
+    rows.first[g][slot] = first;
+    rows.end[g][slot] = pages;
+    s.pages.idle[g] -= idle[g];
+  }
+  if (team.leader()) {
+    const int32_t q = rows.request[slot];
+    rows.indexed[slot] = pages;
+    s.requests.computed[q] = pages * cfg::kPageSize;
+    s.counters.reused += static_cast<uint64_t>(s.requests.computed[q]);
+  }
+  team.sync();
+}
+
+}  // namespace dp

@@ -1,0 +1,144 @@
+// What holds between two steps, whatever happened before.
+#pragma once
+#include <vector>
+
+#include "common/scheduler.hpp"
+
+namespace dp {
+
+// Every item of a pool is in its free list or owned exactly once.
+class Ledger {
+ public:
+  explicit Ledger(int n) : owners_(static_cast<size_t>(n)) {}
+  bool own(int item) {
+    return item >= 0 && item < static_cast<int>(owners_.size()) && ++owners_[static_cast<size_t>(item)] == 1;
+  }
+  bool complete() const {
+    for (int owners : owners_) {
+      if (owners != 1) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::vector<int> owners_;
+};
+
+template <class List>
+bool own_all(Ledger& ledger, const List& list) {
+  for (int i = 0; i < list.count; ++i) {
+    if (!ledger.own(list.item[i])) return false;
+  }
+  return true;
+}
+
+// Whether the tokens up to the end of a row's page are those of its entry in the prefix index.
+inline bool equal_prefix(State& s, const StepBuffers& b, int g, int32_t slot, int page) {
+  const int32_t entry = s.pages.state[g].prefix[b.table[g][slot][page]];
+  if (entry == kNone || s.prefixes.page[g][entry] != b.table[g][slot][page]) return false;
+  const int32_t before = page == 0 ? kNone : b.table[kAnchor][slot][page - 1];
+  if (page == 0 || before != kNone ? !follows(s, entry, before) : false) return false;
+  return find_prefix(s, s.prefixes.key[entry]) == entry && same_tokens(s, entry, s.rows.request[slot], page);
+}
+
+inline const char* broken_pages(State& s, const StepBuffers& b, int g) {
+  const auto& state = s.pages.state[g];
+  Ledger ledger(cfg::kPages[g]);
+  std::vector<int> holders(static_cast<size_t>(cfg::kPages[g]));
+  if (!own_all(ledger, s.pages.free[g])) return "a page is free twice";
+  for (int i = 0; i < s.pages.free[g].count; ++i) {
+    const int32_t page = s.pages.free[g].item[i];
+    if (state.residency[page] != Residency::kFree || state.prefix[page] != kNone) return "a free page has contents";
+  }
+  for (int slot = 0; slot < Rows::N; ++slot) {
+    const int32_t q = s.rows.request[slot];
+    for (int entry = 0; entry < cfg::kPagesPerRow; ++entry) {
+      const bool held = q != kNone && entry >= s.rows.first[g][slot] && entry < s.rows.end[g][slot];
+      const int32_t page = b.table[g][slot][entry];
+      if (!held) {
+        if (page != kNone) return "a table has a page that the row does not hold";
+        continue;
+      }
+      const bool indexed = entry < s.rows.indexed[slot];
+      const bool full = (entry + 1) * cfg::kPageSize <= s.requests.computed[q];
+      if (state.residency[page] != (full ? Residency::kSealed : Residency::kFilling)) {
+        return "a page is sealed too early or too late";
+      }
+      if (indexed && !equal_prefix(s, b, g, slot, entry)) return "a page is shared by different prefixes";
+      if (!indexed && state.prefix[page] != kNone) return "a row writes to a page that others may find";
+      const int before = holders[static_cast<size_t>(page)]++;
+      if (before == 0 ? !ledger.own(page) : !indexed) return "a page is owned twice";
+    }
+  }
+  int idle = 0;
+  for (int page = 0; page < cfg::kPages[g]; ++page) {
+    if (state.holders[page] != holders[static_cast<size_t>(page)]) return "a page's holders are miscounted";
+    if (state.holders[page] > 0 || state.prefix[page] == kNone) continue;
+    if (state.residency[page] != Residency::kSealed) return "an idle page has no contents";
+    if (s.prefixes.page[g][state.prefix[page]] != page) return "an idle page is not where it is looked for";
+    if (!ledger.own(page)) return "an idle page is free";
+    ++idle;
+  }
+  if (idle != s.pages.idle[g]) return "idle pages are miscounted";
+  return ledger.complete() ? nullptr : "a page is lost";
+}
+
+inline const char* broken_requests(const State& s) {
+  Ledger slots(Requests::N), history(cfg::kHistoryPages), rows(Rows::N);
+  if (!own_all(slots, s.requests.free)) return "a request slot is free twice";
+  if (!own_all(history, s.history.free)) return "a history page is free twice";
+  if (!own_all(rows, s.rows.free)) return "a row slot is free twice";
+  int fresh = 0;
+  for (int r = 0; r < cfg::kRings; ++r) {
+    const RingState& ring = s.rings[r];
+    int queued = 0, previous = kNone;
+    for (int32_t q = ring.queue.head; q != kNone; previous = q, q = s.requests.next[q]) {
+      if (s.requests.phase[q] != Phase::kQueued || s.requests.ring[q] != r) return "a queue holds what does not wait";
+      if (s.requests.previous[q] != previous) return "a queue's links disagree";
+      if (!slots.own(q)) return "a request is in two places";
+      if (s.requests.fresh[q]) fresh += s.requests.history_count[q];
+      ++queued;
+    }
+    if (queued != ring.queued || ring.queue.tail != previous) return "a queue's count is wrong";
+    for (int32_t q = ring.ended.head; q != kNone; q = s.requests.next[q]) {
+      if (s.requests.phase[q] != Phase::kEnded || s.requests.finish[q] == Finish::kNone) return "an end without reason";
+      if (s.requests.history_count[q] != 0) return "an ended request holds history";
+      if (!slots.own(q)) return "a request is in two places";
+    }
+  }
+  if (fresh != s.history.queued) return "the queue's share of the history is wrong";
+  for (int i = 0; i < s.rows.running_count; ++i) {
+    const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
+    if (!rows.own(slot) || !slots.own(q)) return "a row runs twice";
+    if (s.requests.phase[q] != Phase::kRunning || s.requests.row[q] != slot) return "row and request disagree";
+    if (s.requests.computed[q] >= s.requests.length[q]) return "a row has nothing to compute";
+  }
+  for (int q = 0; q < Requests::N; ++q) {
+    if (s.requests.phase[q] == Phase::kFree) continue;
+    for (int i = 0; i < s.requests.history_count[q]; ++i) {
+      if (!history.own(s.requests.history[q][i])) return "a history page is owned twice";
+    }
+  }
+  if (!slots.complete()) return "a request slot is lost";
+  if (!rows.complete()) return "a row slot is lost";
+  if (!history.complete()) return "a history page is lost";
+  return nullptr;
+}
+
+// What is wrong, or null.
+inline const char* broken(State& s, const StepBuffers& b) {
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    if (const char* fault = broken_pages(s, b, g)) return fault;
+  }
+  return broken_requests(s);
+}
+
+// Whether no request is anywhere and no page is held.
+inline bool at_rest(const State& s) {
+  bool free = s.requests.free.count == Requests::N && s.rows.free.count == Rows::N;
+  free = free && s.history.free.count == cfg::kHistoryPages;
+  for (int g = 0; g < cfg::kGroups; ++g) free = free && available(s, g) == cfg::kPages[g];
+  return free;
+}
+
+}  // namespace dp
