@@ -1,6 +1,7 @@
 """A completion is read from the server's events as they come, and timed."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from dualpace import completion
 from dualpace.completion import CompletionError, complete
 
 GAP = 0.1
@@ -19,7 +21,9 @@ def chunk(text: str) -> dict:
 
 class Server(HTTPServer):
     status = 200
+    end = b"data: [DONE]\n\n"
     events: tuple[dict, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
     body = b""
     seen: dict
 
@@ -29,6 +33,8 @@ class Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.seen = {"key": self.headers["Authorization"], "path": self.path} | request
         self.send_response(self.server.status)
+        for header in self.server.headers:
+            self.send_header(*header)
         self.end_headers()
         self.wfile.write(self.server.body)
         for event in self.server.events:
@@ -36,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b": a comment\n\n" + f"data: {json.dumps(event)}\n\n".encode())
             self.wfile.flush()
         if self.server.status == 200:
-            self.wfile.write(b"data: [DONE]\n\n")
+            self.wfile.write(self.server.end)
 
     def log_message(self, *_):
         pass
@@ -74,3 +80,62 @@ def test_a_failure_while_streaming_is_not_an_end(server):
     server.events = (chunk("Par"), {"error": {"message": "the engine is gone"}})
     with pytest.raises(CompletionError, match=r"^the engine is gone$"):
         complete(server.server_address, "", {"prompt": "x"}, lambda text: None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "end", "message"),
+    [
+        ((), b"", "broke off"),
+        ((), b"data: [DO", "no event"),
+        ((), b"data: {\n\n", "no event"),
+        ((), b"data: []\n\n", "no event"),
+        ((), b'data: "error"\n\n', "no event"),
+        ((("Content-Length", "100000"),), b"", "broke off"),
+        ((("Transfer-Encoding", "chunked"),), b"", "broke off"),
+    ],
+)
+def test_an_answer_that_is_cut_is_no_completion(server, headers, end, message):
+    server.events, server.headers, server.end = (chunk("Par"),), headers, end
+    with pytest.raises(CompletionError, match=message):
+        complete(server.server_address, "", {"prompt": "x"}, lambda text: None)
+
+
+def test_a_refusal_that_is_not_json_is_told_by_its_status(server):
+    server.status, server.body = 502, b"<html>Bad Gateway</html>"
+    with pytest.raises(CompletionError, match=r"^the server answered 502 Bad Gateway$"):
+        complete(server.server_address, "", {"prompt": "x"}, lambda text: None)
+
+
+def test_a_server_that_is_not_there_or_says_nothing_is_given_up(monkeypatch):
+    monkeypatch.setattr(completion, "SILENCE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = silent.getsockname()
+        with pytest.raises(CompletionError, match=r"silent for 0\.2 s"):
+            complete(address, "", {"prompt": "x"}, lambda text: None)
+    with pytest.raises(CompletionError, match="Connection refused"):
+        complete(address, "", {"prompt": "x"}, lambda text: None)
+
+
+def test_what_the_writer_raises_is_not_the_servers_failure(server):
+    def closed(text):
+        raise BrokenPipeError
+
+    server.events = (chunk("Par"),)
+    with pytest.raises(BrokenPipeError):
+        complete(server.server_address, "", {"prompt": "x"}, closed)
+
+
+def test_what_does_not_speak_http_is_a_failure_of_the_connection():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer():
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(65536)
+                peer.sendall(b"nonsense\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(CompletionError, match="connection to the server failed: nonsense"):
+            complete(listener.getsockname(), "", {"prompt": "x"}, lambda text: None)
+        thread.join()
