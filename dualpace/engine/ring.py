@@ -161,7 +161,8 @@ class FrontendRing:
             self._handle, tag, ctypes.byref(header), words.buffer_info()[0], error, _ERROR_BYTES
         )
         if result <= 0:
-            del self._outstanding[tag]
+            # The waiting thread may have ended it already, if the engine went away meanwhile.
+            self._outstanding.pop(tag, None)
         if result < 0:
             raise ValueError(error.value.decode())
         self._submitted = (self._submitted + result) % 2**32

@@ -225,3 +225,20 @@ def test_toys_of_one_seed_repeat(libraries, tmp_path):
             random_run(toy, 3, 60)
             traces.append(toy.trace)
     assert traces[0] == traces[1]
+
+
+def test_a_submit_that_the_engines_death_overtakes_is_refused_all_the_same(memory, libraries, monkeypatch):
+    ring = FrontendRing(libraries(ROOMY).ring, memory.path)
+
+    class Overtaken:
+        """The library without room, while the waiting thread learns that the engine is gone."""
+
+        def dp_ring_submit(self, *_):
+            monkeypatch.undo()
+            memory.close()
+            assert [event.finish for event in ring.wait(0)] == [Finish.ENGINE_GONE]
+            return 0
+
+    monkeypatch.setattr(ring, "_library", Overtaken())
+    assert not ring.submit(1, PROMPT, SamplingParams(max_tokens=1))
+    ring.close()
