@@ -227,7 +227,8 @@ def test_toys_of_one_seed_repeat(libraries, tmp_path):
     assert traces[0] == traces[1]
 
 
-def test_a_submit_that_the_engines_death_overtakes_is_refused_all_the_same(memory, libraries, monkeypatch):
+def test_a_submit_that_the_engines_death_overtakes_is_refused_all_the_same(tmp_path, libraries, monkeypatch):
+    memory = RingMemory(tmp_path / "rings", ROOMY)
     ring = FrontendRing(libraries(ROOMY).ring, memory.path)
 
     class Overtaken:
