@@ -32,7 +32,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self._events: list[tuple[int, TokenEvent]] = []
-        self._error: ApiError | None = None
+        self.error: ApiError | None = None
         self._wake = asyncio.Event()
 
     def put(self, choice: int, event: TokenEvent) -> bool:
@@ -45,17 +45,17 @@ class Inbox:
 
     def fail(self, error: ApiError) -> None:
         """End the request with `error`, after what has been put."""
-        self._error = self._error or error
+        self.error = self.error or error
         self._wake.set()
 
     async def get(self) -> list[tuple[int, TokenEvent]]:
         """Wait for tokens and take all there are. Raises the error that ended the request, once none are left."""
         await self._wake.wait()
         if not self._events:
-            assert self._error is not None
-            raise self._error
+            assert self.error is not None
+            raise self.error
         events, self._events = self._events, []
-        if self._error is None:
+        if self.error is None:
             self._wake.clear()
         return events
 
@@ -79,6 +79,8 @@ class Dispatcher:
         self._tags = itertools.count(1)
         self._routes: dict[int, _Route] = {}
         self._queued_tokens = 0
+        # Of accepted requests, what the ring has had no room for yet, in order; bounded as the routes are.
+        self._held: dict[int, tuple[Sequence[int], SamplingParams]] = {}
         self._aborts: deque[int] = deque()
         self._closing: str | None = None
         self._stopping = threading.Event()
@@ -110,9 +112,10 @@ class Dispatcher:
                 self._end(inbox, error)
 
     def submit(self, jobs: Sequence[tuple[Sequence[int], SamplingParams]]) -> tuple[Inbox, list[int]]:
-        """Send one prompt a choice to the engine, all or none. Returns the inbox and the choices' tags.
+        """Take one prompt a choice, all or none. Returns the inbox and the choices' tags.
 
-        Raises ApiError: 503 while the engine is unavailable, 429 while it has no room, 400 for what it cannot serve.
+        What finds no room in the ring follows once the engine has read what is there. Raises ApiError: 503 while the
+        engine is unavailable, 429 while it has as many requests as it may queue, 400 for what it cannot serve.
         """
         reason = self.unavailable()
         if reason is not None:
@@ -123,21 +126,29 @@ class Dispatcher:
         ):
             raise queue_full()
         inbox = Inbox()
-        tags: list[int] = []
-        for choice, (prompt, params) in enumerate(jobs):
-            tag = next(self._tags)
-            try:
-                accepted = self._ring.submit(tag, prompt, params)
-            except ValueError as error:
-                self.abort(tags)
-                raise invalid(f"The engine cannot serve this: {error}.") from error
-            if not accepted:
-                self.abort(tags)
-                raise queue_full()
+        tags = list(itertools.islice(self._tags, len(jobs)))
+        for choice, (tag, (prompt, params)) in enumerate(zip(tags, jobs, strict=True)):
             self._routes[tag] = _Route(inbox, choice, len(prompt))
-            self._queued_tokens += len(prompt)
-            tags.append(tag)
+            self._held[tag] = prompt, params
+        self._queued_tokens += tokens
+        self._send_held()
+        if inbox.error is not None:
+            raise inbox.error
         return inbox, tags
+
+    def _send_held(self) -> None:
+        """Submit in order, as far as the ring has room; the rest goes with the next tokens or the next look."""
+        while self._held:
+            tag, (prompt, params) = next(iter(self._held.items()))
+            try:
+                if not self._ring.submit(tag, prompt, params):
+                    return
+            except ValueError as error:
+                inbox = self._routes[tag].inbox
+                assert inbox is not None  # an abort forgets what is held
+                self._end(inbox, invalid(f"The engine cannot serve this: {error}."))
+            else:
+                del self._held[tag]
 
     def abort(self, tags: Sequence[int]) -> None:
         """Forget what these tags bring and have the engine drop them; nothing for those that have finished."""
@@ -145,8 +156,15 @@ class Dispatcher:
             route = self._routes.get(tag)
             if route is not None and route.inbox is not None:
                 route.inbox = None
-                self._aborts.append(tag)
+                if tag in self._held:
+                    del self._held[tag]
+                    self._forget(tag)
+                else:
+                    self._aborts.append(tag)
         self._send_aborts()
+
+    def _forget(self, tag: int) -> None:
+        self._queued_tokens -= self._routes.pop(tag).queued
 
     def _send_aborts(self) -> None:
         """Abort in order, as far as the ring has room; the rest goes with the next tokens or the next look."""
@@ -185,6 +203,7 @@ class Dispatcher:
             if route.inbox is not None and not route.inbox.put(route.choice, event):
                 self._end(route.inbox, failed(f"the client fell {INBOX_TOKENS} tokens behind"))
         self._send_aborts()
+        self._send_held()
 
     async def _watch_engine(self) -> None:
         while True:
@@ -192,4 +211,5 @@ class Dispatcher:
             if reason is not None and self._heartbeat.stalled_for() > GIVE_UP_S:
                 self.fail_all(unavailable(reason))
             self._send_aborts()
+            self._send_held()
             await asyncio.sleep(WAIT_S)

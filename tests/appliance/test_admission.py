@@ -1,7 +1,8 @@
-"""Room in the engine's queue: 429 where there is none, and nothing left behind."""
+"""Room in the engine's queue: 429 where there is none. Room in the ring: waited for, and nothing left behind."""
 
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx2 as httpx
 import pytest
 
 from .bundles import plan
@@ -11,24 +12,44 @@ from .fake_ring import FakeRing
 BODY = {"model": "toy", "prompt": "hello", "max_tokens": 4}
 
 
-def test_a_full_ring_is_too_many_requests_with_a_time_to_retry(serve: ServeToy):
+class Narrow(FakeRing):
+    """Has room for `room` prompts that have not had a step yet."""
+
+    room = 2
+
+    def submit(self, tag, prompt, params):
+        unread = sum(running.count == 0 for running in self._running.values())
+        return unread < self.room and super().submit(tag, prompt, params)
+
+
+def test_what_the_ring_has_no_room_for_follows_in_order_as_there_is_some(serve: ServeToy):
+    toy = serve(Narrow())
+    prompts = [[token, token] for token in range(5, 13)]
+    reply = toy.openai.completions.create(model="toy", prompt=prompts, n=2, max_tokens=4)
+    assert [prompt for prompt, _ in toy.ring.submitted] == [prompt for prompt in prompts for _ in range(2)]
+    assert [choice.finish_reason for choice in reply.choices] == ["length"] * 16
+    assert reply.usage.completion_tokens == 64
+
+
+def test_a_ring_that_is_full_holds_a_request_up_and_brings_no_tokens_that_would_wake_it(serve: ServeToy):
     toy = serve(FakeRing(full=True))
-    response = toy.http.post("/v1/completions", json=BODY)
-    assert response.status_code == 429
-    assert int(response.headers["retry-after"]) >= 1
-    assert response.json()["error"]["code"] == "queue_full"
-    toy.ring.full = False
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(toy.http.post, "/v1/completions", json=BODY)
+        wait_for(lambda: toy.dispatcher._held)
+        toy.ring.full = False
+        assert waiting.result(2).status_code == 200
+
+
+def test_a_client_that_leaves_takes_what_is_held_along(serve: ServeToy):
+    toy = serve(Narrow(held=True))
+    with pytest.raises(httpx.ReadTimeout):
+        toy.http.post("/v1/completions", json=BODY | {"n": 8}, timeout=0.3)
+    wait_for(lambda: len(toy.ring.aborted) == 2)
+    wait_for(lambda: not toy.dispatcher._routes)
+    toy.ring.hold(False)
     assert toy.http.post("/v1/completions", json=BODY).status_code == 200
-
-
-def test_a_ring_that_fills_up_within_a_request_takes_none_of_it(serve: ServeToy):
-    class TwoPlaces(FakeRing):
-        def submit(self, tag, prompt, params):
-            return len(self.submitted) < 2 and super().submit(tag, prompt, params)
-
-    toy = serve(TwoPlaces(held=True))
-    assert toy.http.post("/v1/completions", json=BODY | {"n": 3}).status_code == 429
-    assert len(toy.ring.aborted) == 2
+    assert len(toy.ring.submitted) == 3
+    assert (toy.dispatcher._held, toy.dispatcher._queued_tokens) == ({}, 0)
 
 
 def test_no_more_requests_than_the_engine_holds_are_under_way(serve: ServeToy):
@@ -37,7 +58,10 @@ def test_no_more_requests_than_the_engine_holds_are_under_way(serve: ServeToy):
     with ThreadPoolExecutor(most) as pool:
         load = [pool.submit(toy.http.post, "/v1/completions", json=BODY | {"n": 8}) for _ in range(most // 8)]
         wait_for(lambda: toy.ring.running == most)
-        assert toy.http.post("/v1/completions", json=BODY).status_code == 429
+        refused = toy.http.post("/v1/completions", json=BODY)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["code"] == "queue_full"
         toy.ring.hold(False)
         assert {future.result().status_code for future in load} == {200}
     assert toy.http.post("/v1/completions", json=BODY).status_code == 200
