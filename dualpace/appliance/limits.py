@@ -1,5 +1,6 @@
 """What is checked before a request is parsed: API key, content type, size of the body."""
 
+import asyncio
 import hmac
 from collections.abc import Sequence
 
@@ -9,6 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dualpace.appliance.errors import ApiError, invalid
 
 OPEN_PATHS = frozenset({"/health"})
+# From the headers of a request to the end of its body.
+BODY_S = 60.0
 
 
 class Limits:
@@ -28,7 +31,10 @@ class Limits:
             self._check_key(scope)
             if scope["method"] == "POST":
                 _check_content_type(Headers(scope=scope))
-                receive = await self._body(scope, receive)
+                body = await self._body(scope, receive)
+                if body is None:
+                    return
+                receive = _replay(body, receive)
         except ApiError as error:
             await error.response()(scope, receive, send)
             return
@@ -49,29 +55,39 @@ class Limits:
                 code="invalid_api_key",
             )
 
-    async def _body(self, scope: Scope, receive: Receive) -> Receive:
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The whole body; None if the client left before its end."""
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdigit() and int(declared) > self._max_body:
             raise self._too_large()
         body = bytearray()
         more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                break
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._max_body:
-                raise self._too_large()
-        pending: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
-
-        async def replay() -> Message:
-            return pending.pop() if pending else await receive()
-
-        return replay
+        try:
+            async with asyncio.timeout(BODY_S):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > self._max_body:
+                        raise self._too_large()
+        except TimeoutError as error:
+            raise ApiError(408, f"The request body took longer than {BODY_S:g} s, the limit of this server.") from error
+        return bytes(body)
 
     def _too_large(self) -> ApiError:
         return ApiError(413, f"The request body is larger than {self._max_body} bytes, the limit of this server.")
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Receives `body` and then what comes after it."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return replay
 
 
 def _check_content_type(headers: Headers) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import resource
 import signal
 import socket
 import sys
@@ -25,6 +26,12 @@ from dualpace.plan.manifest import HOST_RING, BundleError
 # Between the end of draining and the end of the process, for streams to say that they were cut short.
 FAREWELL_S = 1
 BACKLOG = 2048
+# Beyond this many, /health included, the answer is a bare 503.
+CONNECTIONS = 4096
+# Longer than clients keep an idle connection, so that it is theirs to close and no request meets a closing one.
+KEEP_ALIVE_S = 75
+# After so long without room at the client, the kernel gives a connection up with what waits in its buffers.
+UNREAD_S = 60
 
 
 class Server(uvicorn.Server):
@@ -45,6 +52,8 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 backlog=BACKLOG,
+                limit_concurrency=CONNECTIONS,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=math.ceil(self._drain) + FAREWELL_S,
             )
         )
@@ -94,10 +103,11 @@ def describe(deployment: Deployment, host: str, port: int) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound TCP socket; port 0 picks one. Raises OSError."""
+    """A bound TCP socket, whose options its connections inherit; port 0 picks one. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREAD_S)
     listener.bind((host, port))
     return listener
 
@@ -111,6 +121,8 @@ def main() -> int:
     parser.add_argument("--host", help="address to listen on; the plan's by default")
     parser.add_argument("--port", type=int, help="TCP port, 0 picks one; the plan's by default")
     arguments = parser.parse_args()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     try:
         deployment = load(arguments.bundle)

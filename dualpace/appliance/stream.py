@@ -5,7 +5,7 @@ import logging
 
 from pydantic import BaseModel
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from dualpace.appliance.errors import ApiError, failed
 from dualpace.appliance.generate import Delta, Generation
@@ -17,7 +17,14 @@ EVENT_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
+# A client that takes nothing for this long gets no more: the engine's side has long been ended.
+SEND_S = 30.0
+
 logger = logging.getLogger(__name__)
+
+
+class _NotTakenError(Exception):
+    """The client has not made room for the next piece in time."""
 
 
 class Answer(Response):
@@ -29,11 +36,21 @@ class Answer(Response):
         self._reply = reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request."""
+        """Answer the request. A client that does not read leaves it unfinished, and is cut off by the server."""
+
+        async def send_in_time(message: Message) -> None:
+            try:
+                async with asyncio.timeout(SEND_S):
+                    await send(message)
+            except TimeoutError as error:
+                raise _NotTakenError from error
+
         async with self._generation:
             watch = asyncio.create_task(self._watch(receive))
             try:
-                await self._respond(scope, receive, send)
+                await self._respond(scope, receive, send_in_time)
+            except _NotTakenError:
+                logger.warning("a client did not read for %g s and is cut off", SEND_S)
             finally:
                 watch.cancel()
 
@@ -75,6 +92,8 @@ class EventStream(Answer):
             await emit(self._reply.closing(self._generation.usage()))
         except ApiError as error:
             await emit([error.body()])
+        except _NotTakenError:
+            raise
         except Exception:
             logger.exception("a stream failed")
             await emit([failed("an internal error").body()])

@@ -1,10 +1,13 @@
 """What is refused, with which status, and whether the sentence names the field."""
 
 import json
+import socket
+import time
 
 import openai
 import pytest
 
+from dualpace.appliance import limits
 from dualpace.engine.ring import SamplingParams
 
 from .bundles import CONTEXT, VOCAB
@@ -238,6 +241,34 @@ def test_a_body_over_the_limit_is_refused_before_it_is_parsed(serve: ServeToy, c
         )
         assert response.status_code == status
     assert "1024 bytes" in response.json()["error"]["message"]
+
+
+def begin_a_body(toy: Frontend) -> socket.socket:
+    """A connection whose client has sent a whole request where a longer one was announced."""
+    body = json.dumps(COMPLETION).encode()
+    client = socket.create_connection(toy.address)
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+    client.sendall(head.encode() + body)
+    return client
+
+
+def test_a_body_that_does_not_come_to_its_end_is_not_waited_for(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "BODY_S", 0.2)
+    toy = serve()
+    with begin_a_body(toy) as client:
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"longer than 0.2 s" in answer
+
+
+def test_a_body_whose_client_leaves_before_its_end_is_no_request(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    parsed = []
+    monkeypatch.setattr(limits, "_replay", lambda body, receive: parsed.append(body) or receive)
+    toy = serve()
+    begin_a_body(toy).close()
+    time.sleep(0.2)
+    assert toy.http.get("/health").status_code == 200
+    assert parsed == []
 
 
 def test_unknown_paths_methods_and_models_answer_with_the_error_object(toy: Frontend):

@@ -8,7 +8,8 @@ import httpx2 as httpx
 import openai
 import pytest
 
-from dualpace.appliance import dispatch
+from dualpace.appliance import dispatch, server
+from dualpace.appliance import stream as stream_module
 from dualpace.engine.ring import Finish
 
 from .conftest import Frontend, ServeToy, wait_for
@@ -137,26 +138,52 @@ def test_an_abort_that_finds_no_room_is_sent_later(serve: ServeToy):
     wait_for(lambda: len(toy.ring.aborted) == 1)
 
 
+def ask_and_do_not_read(toy: Frontend, **fields: object) -> socket.socket:
+    """A connection whose client has sent a request for a long stream and takes little of it."""
+    body = json.dumps({"model": "toy", "prompt": "a", "max_tokens": 250, "n": 8, "stream": True} | fields).encode()
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(toy.address)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    client.sendall(head.encode() + b"\r\nConnection: close\r\n\r\n" + body)
+    return client
+
+
+def received(client: socket.socket) -> bytes:
+    """What a client gets that reads to the end after all."""
+    return b"".join(iter(lambda: client.recv(65536), b""))
+
+
 def test_a_client_that_does_not_read_is_ended_alone(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(dispatch, "INBOX_TOKENS", 32)
     toy = serve(FakeRing(step_s=0.001), send_buffer=4096)
-    body = json.dumps({"model": "toy", "prompt": "a", "max_tokens": 250, "n": 8, "stream": True}).encode()
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.connect(toy.address)
-        head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        )
-        client.sendall(head.encode() + b"\r\nConnection: close\r\n\r\n" + body)
+    with ask_and_do_not_read(toy) as client:
         other = toy.openai.completions.create(model="toy", prompt="hello", max_tokens=200)
         assert other.usage.completion_tokens == 200
         wait_for(lambda: toy.ring.running == 0)
         assert len(toy.ring.aborted) == 8
-        received = b""
-        while piece := client.recv(65536):
-            received += piece
-    assert b"fell 32 tokens behind" in received
-    assert received.rstrip().endswith(b"data: [DONE]\n\n\r\n0")
+        text = received(client)
+    assert b"fell 32 tokens behind" in text
+    assert text.rstrip().endswith(b"data: [DONE]\n\n\r\n0")
+
+
+def test_a_client_that_never_reads_keeps_no_handler(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dispatch, "INBOX_TOKENS", 32)
+    monkeypatch.setattr(stream_module, "SEND_S", 0.3)
+    toy = serve(FakeRing(step_s=0.001), send_buffer=4096)
+    with ask_and_do_not_read(toy) as client:
+        wait_for(lambda: toy.ring.running == 0)
+        time.sleep(0.5)
+        text = received(client)
+    assert text.startswith(b"HTTP/1.1 200")
+    assert b"[DONE]" not in text
+
+
+def test_the_kernel_gives_up_a_connection_that_nobody_reads(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "UNREAD_S", 1)
+    toy = serve(FakeRing(step_s=0.03), send_buffer=4096)
+    with ask_and_do_not_read(toy):
+        wait_for(lambda: len(toy.ring.aborted) == 8)
 
 
 def test_a_client_that_lags_gets_what_it_missed_in_one_piece(serve: ServeToy):
