@@ -80,7 +80,7 @@ DP_FN inline void free_idle_page(State& s, int group, int32_t page) {
 DP_FN inline void forget_page(State& s, int group, int32_t page) {
   Prefixes& prefixes = s.prefixes;
   const int32_t entry = s.pages.state[group].prefix[page];
-  if (group != kAnchor) {
+  if (cfg::kGroups > 1 && group != kAnchor) {  // a lone group is the anchor: g++ -O3 warns unless told
     prefixes.page[group][entry] = kNone;
     return free_idle_page(s, group, page);
   }

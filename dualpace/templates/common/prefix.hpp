@@ -134,7 +134,7 @@ DP_FN int match_prefix(Team& team, State& s, int32_t q) {
       Least());
   const int found = static_cast<int>(least(miss, static_cast<uint64_t>(limit)));
   for (int g = 0; g < cfg::kGroups; ++g) {
-    if (g == kAnchor) continue;
+    if (cfg::kGroups == 1 || g == kAnchor) continue;
     team.sync();
     team.each(found, [&](int i) { w.before[i] = prefixes.page[g][w.entry[i]] != kNone ? 1 : 0; });
     const int32_t all = team.scan(w.before, found);
