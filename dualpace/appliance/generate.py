@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
-from dualpace.appliance.errors import client_gone, failed, unavailable
+from dualpace.appliance.errors import ApiError, client_gone, failed, unavailable
 from dualpace.appliance.logprobs import TokenLogprob, logprob_of
 from dualpace.appliance.responses import FinishReason, PromptTokensDetails, Usage
 from dualpace.appliance.stops import StopMatcher
@@ -23,6 +23,12 @@ class Delta(NamedTuple):
     text: str
     finish_reason: FinishReason | None
     logprobs: tuple[TokenLogprob, ...] | None = None
+
+    @property
+    def ended_by(self) -> FinishReason:
+        """The reason of a choice that has finished."""
+        assert self.finish_reason is not None
+        return self.finish_reason
 
     def followed_by(self, more: "Delta") -> "Delta":
         """Both in one."""
@@ -48,11 +54,7 @@ class Choice:
         self.cached_tokens = 0
 
     def take(self, event: TokenEvent) -> str:
-        """The text that is certain after `event`. Raises ApiError where the engine gave up on the request."""
-        if event.finish is Finish.ENGINE_GONE:
-            raise unavailable("the engine has stopped")
-        if event.finish in (Finish.ERROR, Finish.ABORT):
-            raise failed("the engine gave it up")
+        """The text that is certain after `event`, which is none of `failure_of`."""
         self.cached_tokens = event.cached_tokens
         text = ""
         if event.token >= 0:
@@ -75,14 +77,31 @@ class Choice:
         self._passed += len(text)
         return text
 
+    def flush(self) -> str:
+        """The text held back, where a failure ends the choice."""
+        text = self._stops.push(self._text.flush()) + self._stops.flush()
+        self._passed += len(text)
+        return text
+
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
-        """Of the tokens that begin in the text that `take` has returned since; None if nobody asked."""
+        """Of the tokens that begin in the text that was returned since; None if nobody asked."""
         if not self._wants_logprobs:
             return None
         whole = self.finish_reason is not None and not self._stops.stopped
         certain = [entry for entry in self._logprobs if whole or entry.offset < self._passed]
         del self._logprobs[: len(certain)]
         return tuple(certain)
+
+
+def failure_of(event: TokenEvent) -> ApiError | None:
+    """Why the engine gave up on a choice, if `event` says that it did."""
+    match event.finish:
+        case Finish.ENGINE_GONE:
+            return unavailable("the engine has stopped")
+        case Finish.ERROR | Finish.ABORT:
+            return failed("the engine gave it up")
+        case _:
+            return None
 
 
 class Generation:
@@ -105,24 +124,40 @@ class Generation:
         self._inbox.fail(client_gone())
 
     async def deltas(self) -> AsyncIterator[list[Delta]]:
-        """New text until every choice has finished; a reader that lags gets it in larger pieces. Raises ApiError."""
+        """New text until every choice has finished; a reader that lags gets it in larger pieces.
+
+        Raises ApiError where one fails, after all the text there is.
+        """
         unfinished = len(self.choices)
-        while unfinished:
+        failure: ApiError | None = None
+        while unfinished and failure is None:
             texts: dict[int, str] = {}
-            for index, event in await self._inbox.get():
+            try:
+                events = await self._inbox.get()
+            except ApiError as error:
+                events, failure = [], error
+            for index, event in events:
                 choice = self.choices[index]
                 if choice.finish_reason is not None:
+                    continue
+                if failed_by := failure_of(event):
+                    failure = failure or failed_by
                     continue
                 texts[index] = texts.get(index, "") + choice.take(event)
                 if choice.finish_reason is not None:
                     unfinished -= 1
                     self._dispatcher.abort([self._tags[index]])
-            deltas = [
+            if failure is not None:
+                for index, choice in enumerate(self.choices):
+                    if choice.finish_reason is None:
+                        texts[index] = texts.get(index, "") + choice.flush()
+            yield [
                 Delta(index, text, self.choices[index].finish_reason, self.choices[index].logprobs())
                 for index, text in texts.items()
                 if text or self.choices[index].finish_reason
             ]
-            yield deltas
+        if failure is not None:
+            raise failure
 
     def usage(self) -> Usage:
         """Tokens so far. Choices of one prompt share it, so it counts once."""

@@ -109,7 +109,7 @@ class CompletionReply:
                 index=d.choice,
                 text=self._prefixes[d.choice] + d.text,
                 logprobs=None if d.logprobs is None else _completion_logprobs(d.logprobs),
-                finish_reason=d.finish_reason,
+                finish_reason=d.ended_by,
             )
             for d in texts
         ]
@@ -153,7 +153,7 @@ class ChatReply:
                 index=d.choice,
                 message=AssistantMessage(role="assistant", content=d.text),
                 logprobs=None if d.logprobs is None else _chat_logprobs(d.logprobs),
-                finish_reason=d.finish_reason or "stop",
+                finish_reason=d.ended_by,
             )
             for d in texts
         ]

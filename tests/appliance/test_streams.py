@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from collections.abc import Callable, Iterator
 
 import httpx2 as httpx
 import openai
@@ -90,6 +91,36 @@ def test_a_failure_in_a_stream_is_an_error_event_and_then_done(serve: ServeToy, 
     with pytest.raises(openai.APIError):
         list(toy.openai.completions.create(model="toy", prompt="x", stream=True))
     assert toy.ring.aborted == []
+
+
+class AllAtOnce(FakeRing):
+    """Sends the prompt's tokens and a failure in one batch."""
+
+    def wait(self, timeout_s):
+        events = super().wait(timeout_s)
+        if events:
+            for _ in range(events[0].prompt_tokens - 1):
+                events += super().wait(0)
+            self.fail_with = Finish.ERROR
+            events += super().wait(0)
+        return events
+
+
+def lost(prompt: list[int], params: object) -> Iterator[int]:
+    """The prompt's tokens, and then the ring cannot be read."""
+    yield from prompt
+    raise ValueError
+
+
+@pytest.mark.parametrize("ring", [AllAtOnce, lambda: FakeRing(play=lost)], ids=["engine", "ring"])
+def test_what_was_generated_before_a_failure_comes_before_its_event(serve: ServeToy, ring: Callable[[], FakeRing]):
+    toy = serve(ring())
+    half_a_character = toy.encode("hello sig") + toy.encode("🙂")[:1]
+    *chunks, error, done = stream(toy, prompt=half_a_character, max_tokens=50, stop="signal", logprobs=0)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "hello sig\ufffd"
+    assert sum(len(chunk["choices"][0]["logprobs"]["tokens"]) for chunk in chunks) == len(half_a_character)
+    assert error["error"]["type"] == "server_error"
+    assert done == "[DONE]"
 
 
 @pytest.mark.parametrize(("finish", "status"), [(Finish.ERROR, 500), (Finish.ENGINE_GONE, 503), (Finish.ABORT, 500)])
