@@ -3,6 +3,8 @@
 import ctypes
 import subprocess
 
+import pytest
+
 from dualpace.plan import abi
 from dualpace.plan.structs import STRUCTS, Finish
 
@@ -10,12 +12,12 @@ from .engines import write_sources
 from .plans import NARROW, ROOMY, TIGHT, small_plan
 
 
-def test_offsets_and_sizes_agree_with_the_compiler(tmp_path):
-    write_sources(TIGHT, tmp_path)
+def offsets_program(plan):
+    """A program that prints each place of the table, and the lines that the ctypes view expects of it."""
     lines = ["#include <cstdio>", '#include "common/layout.hpp"', "int main() {"]
     expected = []
     for struct in STRUCTS:
-        view = abi.view(struct.name, TIGHT)
+        view = abi.view(struct.name, plan)
         lines.append(f'  std::printf("{struct.name} %zu\\n", sizeof(dp::{struct.name}));')
         expected.append(f"{struct.name} {ctypes.sizeof(view)}")
         for field in struct.fields:
@@ -24,7 +26,13 @@ def test_offsets_and_sizes_agree_with_the_compiler(tmp_path):
             lines.append(f'  std::printf("{member} %zu %zu\\n", offsetof(dp::{member}), {size});')
             place = getattr(view, field.name)
             expected.append(f"{member} {place.offset} {place.size}")
-    (tmp_path / "offsets.cpp").write_text("\n".join([*lines, "}\n"]))
+    return "\n".join([*lines, "}\n"]), expected
+
+
+def test_offsets_and_sizes_agree_with_the_compiler(tmp_path):
+    write_sources(TIGHT, tmp_path)
+    program, expected = offsets_program(TIGHT)
+    (tmp_path / "offsets.cpp").write_text(program)
     subprocess.run(["g++", "-std=c++20", "-I.", "offsets.cpp", "-o", "offsets"], cwd=tmp_path, check=True)
     printed = subprocess.run(["./offsets"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert printed.splitlines() == expected
@@ -40,9 +48,27 @@ def test_records_and_what_different_sides_write_have_cache_lines_of_their_own():
     assert len(set(lines)) == 3
 
 
-def test_the_hash_follows_the_layout_alone():
+def test_the_hash_follows_the_structs_and_not_the_name():
     assert len({abi.layout_hash(plan) for plan in (ROOMY, TIGHT, NARROW)}) == 3
-    assert abi.layout_hash(small_plan("other name", vocab=5)) == abi.layout_hash(ROOMY)
+    assert abi.layout_hash(small_plan("other name")) == abi.layout_hash(ROOMY)
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("attention", {"page_size": 16}),
+        ("attention", {"split_tokens": 128}),
+        ("model", {"head_dim": 64}),
+        ("model", {"kv_heads": 2}),
+        ("model", {"dtype": "bf16"}),
+        ("model", {"norm_eps": 1e-5}),
+        ("schedule", {"history_page": 8}),
+    ],
+)
+def test_what_kernels_are_compiled_for_changes_the_hash_where_structs_stay_equal(part, change):
+    other = ROOMY.model_copy(update={part: getattr(ROOMY, part).model_copy(update=change)})
+    assert abi.constants(other) == abi.constants(ROOMY)
+    assert abi.layout_hash(other) != abi.layout_hash(ROOMY)
 
 
 def test_enums_are_spelled_out_for_cpp():
