@@ -10,7 +10,8 @@ from dualpace.engine.scheduler import HostScheduler, Step
 from dualpace.plan.structs import StepKind
 from dualpace.render.sources import render
 
-PROBE = Path(__file__).with_name("probe.cpp")
+HERE = Path(__file__).parent
+PROBE = HERE / "probe.cpp"
 
 
 class Libraries(NamedTuple):
@@ -26,25 +27,25 @@ def write_sources(plan, folder):
 
 
 def compile_host(plan, folder, *flags):
-    """`flags` come last, so they win. Warnings are errors."""
+    """`flags` come last, so they win."""
     write_sources(plan, folder)
     libraries = Libraries(folder / "libengine.so", folder / "libring.so")
     for source, library in zip((PROBE, "host/ring.cpp"), libraries, strict=True):
-        command = [
-            "g++",
-            *HOST,
-            *ENGINE,
-            "-O1",
-            "-Werror",
-            *flags,
-            "-shared",
-            "-pthread",
-            str(source),
-            "-o",
-            str(library),
-        ]
-        subprocess.run(command, cwd=folder, check=True, timeout=300)
+        _compile(folder, source, library, *ENGINE, *flags, "-shared")
     return libraries
+
+
+def compile_program(folder, source, *flags, compiler="g++"):
+    """A program of this folder, over the sources that `write_sources` wrote to `folder`."""
+    program = folder / Path(source).stem
+    _compile(folder, HERE / source, program, f"-I{HERE}", *flags, compiler=compiler)
+    return program
+
+
+def _compile(folder, source, output, *flags, compiler="g++"):
+    """Warnings are errors."""
+    command = [compiler, *HOST, "-O1", "-Werror", *flags, "-pthread", str(source), "-o", str(output)]
+    subprocess.run(command, cwd=folder, check=True, timeout=300)
 
 
 class ProbedScheduler(HostScheduler):

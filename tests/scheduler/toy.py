@@ -127,6 +127,7 @@ class Toy:
         self.rings = [FrontendRing(libraries.ring, path, r) for r in range(plan.rings.rings)]
         self.model = ToyModel(plan)
         self.requests = {}
+        self.submitted = 0
         self.trace = []
 
     def close(self):
@@ -143,9 +144,10 @@ class Toy:
 
     def submit(self, prompt, params, ring=0):
         """The request, or None if the ring has no room."""
-        tag = len(self.requests)
+        tag = self.submitted
         if not self.rings[ring].submit(tag, prompt, params):
             return None
+        self.submitted += 1
         self.requests[tag] = Request(ring, list(prompt), params)
         return self.requests[tag]
 

@@ -1,0 +1,97 @@
+"""Bugs planted in the scheduler, each of a kind that is easily made, are noticed by the stress program."""
+
+import subprocess
+
+import pytest
+
+from .engines import compile_program, write_sources
+from .plans import TIGHT
+
+# What is wrong, in which file, and the change that makes it so.
+PLANTED = [
+    (
+        "a missed decrement: who leaves is still counted as a holder",
+        "common/pages.hpp",
+        "add(state.holders[page], -1) == 1",
+        "state.holders[page] == 1",
+    ),
+    (
+        "a missed increment: who finds a page is not counted",
+        "common/prefix.hpp",
+        "      ++s.pages.state[g].holders[page];\n",
+        "",
+    ),
+    (
+        "a swapped order: rings are read before the last step is retired",
+        "common/scheduler.hpp",
+        "  retire(team, s, b, m);\n  poll(team, s, b, m);\n",
+        "  poll(team, s, b, m);\n  retire(team, s, b, m);\n",
+    ),
+    (
+        "an off-by-one at a page boundary: a window gives its first page back a token early",
+        "common/pages.hpp",
+        "most(0, computed + 1 - cfg::kWindow[group])",
+        "most(0, computed + 2 - cfg::kWindow[group])",
+    ),
+    (
+        "an off-by-one: a prompt that is found whole leaves nothing to compute",
+        "common/prefix.hpp",
+        "(s.requests.length[q] - 1) / cfg::kPageSize",
+        "s.requests.length[q] / cfg::kPageSize",
+    ),
+    (
+        "a stale link: an evicted page can still be found",
+        "common/pages.hpp",
+        "  *link = prefixes.next[entry];\n",
+        "",
+    ),
+    (
+        "an off-by-one at a page boundary: a page is taken a token late",
+        "common/batch.hpp",
+        "pages_for(s.requests.computed[s.rows.request[slot]] + chunk)",
+        "pages_for(s.requests.computed[s.rows.request[slot]] + chunk - 1)",
+    ),
+    (
+        "a leak: a page that gives way to an equal one is not freed",
+        "common/prefix.hpp",
+        "    free_page(s, g, own);\n",
+        "",
+    ),
+    (
+        "a count that outlives its epoch",
+        "common/poll.hpp",
+        "ring.submit_read = ring.abort_read = ring.token_written = 0;",
+        "ring.submit_read = ring.abort_read = 0;",
+    ),
+    (
+        "a span that runs into its neighbour where the arena wraps",
+        "host/ring.cpp",
+        "skipped + words > dp::cfg::kArenaWords - f.used",
+        "words > dp::cfg::kArenaWords - f.used",
+    ),
+    (
+        "a record of the last lap taken for a new one",
+        "common/ring.hpp",
+        "observe(records[(read + n) % kSlots].flag) == record_flag(epoch, read + n)",
+        "observe(records[(read + n) % kSlots].flag) >> 32 == epoch",
+    ),
+    (
+        "a reader that is overrun: rows run without room for their records",
+        "common/admit.hpp",
+        "if (s.rings[r].rows <= s.rings[r].room) continue;",
+        "if (s.rings[r].rows <= cfg::kTokenSlots) continue;",
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "right", "wrong"), [bug[1:] for bug in PLANTED], ids=[bug[0] for bug in PLANTED])
+def test_a_planted_bug_is_noticed(tmp_path, file, right, wrong):
+    write_sources(TIGHT, tmp_path)
+    source = tmp_path / file
+    assert source.read_text().count(right) == 1
+    source.write_text(source.read_text().replace(right, wrong))
+    # A planted bug may leave a parameter unused.
+    program = compile_program(tmp_path, "stress.cpp", "-w")
+    result = subprocess.run([program, "100000", "1", "1"], capture_output=True, text=True, timeout=120)
+    assert result.returncode != 0
+    assert "fault: " in result.stderr

@@ -1,0 +1,77 @@
+"""The scheduler over many steps of all that can happen, whatever builds it and however many threads run it.
+
+`world.hpp` says what happens and what is checked: after each step the invariants, at each event the text that the
+request would have had alone, at the end that nothing is held.
+"""
+
+import json
+import subprocess
+
+import pytest
+
+from .engines import compile_program, write_sources
+from .plans import NARROW, ROOMY, TIGHT
+
+ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
+THREAD = ("-fsanitize=thread", "-g")
+SHORT = 2000
+
+
+def run(program, *arguments):
+    """What the program printed. A fault is in the test's output."""
+    result = subprocess.run([program, *map(str, arguments)], check=True, stdout=subprocess.PIPE, timeout=600)
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """Compiles a program of a plan with some flags, once."""
+    compiled = {}
+
+    def of(plan, source, *flags):
+        key = (plan.name, source, flags)
+        if key not in compiled:
+            folder = tmp_path_factory.mktemp(plan.name)
+            write_sources(plan, folder)
+            compiled[key] = compile_program(folder, source, *flags)
+        return compiled[key]
+
+    return of
+
+
+# Steps with at least one running row each, a million together, and what has to have happened at least so often.
+@pytest.mark.parametrize(
+    ("plan", "steps", "least"),
+    [
+        (
+            TIGHT,
+            500_000,
+            {
+                "ended": 50_000, "preempted": 2_000, "exhausted": 400_000, "epochs": 5_000, "wraps": 50_000,
+                "reused": 20_000, "evicted": 200_000, "aborted": 20_000, "malformed": 1_000, "closed": 2_000,
+                "killed": 1_000,
+            },
+        ),
+        (NARROW, 300_000, {"ended": 20_000, "preempted": 100, "exhausted": 100_000, "wraps": 5_000, "reused": 10_000}),
+        (ROOMY, 200_000, {"ended": 40_000, "epochs": 3_000, "wraps": 10_000, "reused": 200_000, "evicted": 200_000}),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)  # fmt: skip
+def test_a_million_steps(programs, plan, steps, least):
+    happened = run(programs(plan, "stress.cpp"), steps, 1, 1)
+    assert happened["steps"] >= steps
+    assert {name: happened[name] for name, count in least.items() if happened[name] < count} == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "members"),
+    [(("-O3",), 1), (("-O1",), 3), (ADDRESS, 1), (THREAD, 2)],
+    ids=["optimised", "three threads", "address and undefined", "thread"],
+)
+def test_every_build_and_number_of_threads_makes_the_same_steps(programs, flags, members):
+    expected = run(programs(TIGHT, "stress.cpp"), SHORT, 7, 1)
+    assert run(programs(TIGHT, "stress.cpp", *flags), SHORT, 7, members) == expected
+
+
+def test_both_ends_of_a_ring_run_at_once_without_a_race(programs):
+    assert run(programs(TIGHT, "ends.cpp", *THREAD), 300) == {"ended": 2 * 300}

@@ -1,0 +1,101 @@
+// The toy model in C++: the next token is a hash of all that a row can see, read from paged KV through the step
+// buffers.
+#pragma once
+#include <vector>
+
+#include "ring_file.hpp"
+
+namespace dp {
+
+inline uint64_t mix(uint64_t x) {
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+  x = (x ^ x >> 27) * 0x94D049BB133111EB;
+  return x ^ x >> 31;
+}
+
+// What a token leaves in the KV of a group.
+inline uint64_t kv_of(int32_t token, int position, int group) {
+  return mix(static_cast<uint64_t>(token) << 32 | static_cast<uint64_t>(position) << 8 | static_cast<uint64_t>(group));
+}
+
+inline int32_t token_of(const uint64_t (&sums)[cfg::kGroups]) {
+  uint64_t all = 0;
+  for (uint64_t sum : sums) all = mix(all + sum);
+  return static_cast<int32_t>(all % cfg::kVocab);
+}
+
+// The `count` tokens that follow `text`, without any paging.
+inline std::vector<int32_t> continuation(std::vector<int32_t> text, int count) {
+  const size_t prompt = text.size();
+  uint64_t sums[cfg::kGroups] = {};
+  const auto add = [&](int position) {
+    for (int g = 0; g < cfg::kGroups; ++g) {
+      sums[g] += kv_of(text[static_cast<size_t>(position)], position, g);
+      const int gone = position - cfg::kWindow[g];
+      if (cfg::kWindow[g] > 0 && gone >= 0) sums[g] -= kv_of(text[static_cast<size_t>(gone)], gone, g);
+    }
+  };
+  for (int i = 0; i < static_cast<int>(prompt); ++i) add(i);
+  for (int i = 0; i < count; ++i) {
+    text.push_back(token_of(sums));
+    add(static_cast<int>(text.size()) - 1);
+  }
+  return {text.begin() + static_cast<ptrdiff_t>(prompt), text.end()};
+}
+
+// The forward pass. `trace` becomes a digest of the steps so far.
+class Toy {
+ public:
+  uint64_t trace = 0;
+
+  Toy() {
+    for (int g = 0; g < cfg::kGroups; ++g) kv_[g].resize(static_cast<size_t>(cfg::kPages[g] * cfg::kPageSize));
+  }
+
+  void run(StepBuffers& b) {
+    const int rows = static_cast<int>(b.rows), tokens = static_cast<int>(b.tokens);
+    expect(b.query_begin[0] == 0 && b.query_begin[rows] == tokens, "rows do not cover the step's tokens");
+    for (int r = 0; r < rows; ++r) {
+      const int32_t slot = b.row_slot[r];
+      note(slot), note(b.context[r]);
+      for (int t = b.query_begin[r]; t < b.query_begin[r + 1]; ++t) {
+        const int position = b.context[r] - b.query_begin[r + 1] + t;
+        expect(b.position[t] == position && b.token_row[t] == r, "a token is not where its row says");
+        note(b.token[t]);
+        for (int g = 0; g < cfg::kGroups; ++g) {
+          const int32_t page = b.table[g][slot][position / cfg::kPageSize];
+          expect(page >= 0 && b.slot[g][t] == page * cfg::kPageSize + position % cfg::kPageSize, "a slot is wrong");
+          kv_[g][static_cast<size_t>(b.slot[g][t])] = kv_of(b.token[t], position, g);
+          note(b.slot[g][t]);
+        }
+      }
+    }
+    int r = 0;
+    for (int i = 0; i < static_cast<int>(b.samples); ++i) {
+      while (b.query_begin[r + 1] <= b.sample_index[i]) ++r;
+      expect(b.sample_slot[i] == b.row_slot[r] && b.sample_index[i] == b.query_begin[r + 1] - 1, "a sample is wrong");
+      b.sampled[i] = see(b, b.row_slot[r], b.context[r]);
+      b.logprob[i] = -1.0f;
+      note(b.sampled[i]);
+    }
+  }
+
+ private:
+  int32_t see(const StepBuffers& b, int32_t slot, int context) {
+    uint64_t sums[cfg::kGroups] = {};
+    for (int g = 0; g < cfg::kGroups; ++g) {
+      for (int p = cfg::kWindow[g] > 0 ? most(0, context - cfg::kWindow[g]) : 0; p < context; ++p) {
+        const int32_t page = b.table[g][slot][p / cfg::kPageSize];
+        expect(page >= 0, "a page that a query sees is gone");
+        sums[g] += kv_[g][static_cast<size_t>(page * cfg::kPageSize + p % cfg::kPageSize)];
+      }
+    }
+    return token_of(sums);
+  }
+
+  void note(int32_t value) { trace = mix(trace * 31 + static_cast<uint32_t>(value)); }
+
+  std::vector<uint64_t> kv_[cfg::kGroups];
+};
+
+}  // namespace dp

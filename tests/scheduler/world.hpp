@@ -1,0 +1,257 @@
+// An engine over the toy model with a frontend a ring, all in one thread, so that a run repeats: what happens follows
+// from a source of choices. Requests arrive in bursts, some of them with a common beginning; they are aborted, or
+// finished by their frontend; frontends stall, close their ring, die without a word, and write nonsense.
+#pragma once
+#include <unordered_map>
+#include <vector>
+
+#include "ring_file.hpp"
+#include "toy.hpp"
+
+namespace dp {
+
+struct Asked {
+  int ring;
+  uint32_t index;
+  uint64_t since;  // step of its arrival
+  int prompt;
+  std::vector<int32_t> tokens;  // that it ends with if nothing ends it before
+  Finish finish;
+  size_t read = 0;
+  bool aborted = false, enough = false, spoiled = false;
+};
+
+struct Tally {
+  uint64_t steps, ended, wraps, closed, killed, longest_wait;
+};
+
+// `Source::draw(n)` is a choice from 0 to n - 1, `Source::more()` whether there are any left.
+template <class Source, class Schedule>
+class World {
+ public:
+  static constexpr uint64_t kLongestWait = 5000;
+
+  World(Source& source, Schedule schedule) : source_(source), schedule_(schedule) {
+    for (int r = 0; r < cfg::kRings; ++r) ends_[r].frontend = file_.claim(r);
+    for (uint64_t t = 0; t < 3; ++t) texts_[t] = text(t, cfg::kMaxContext);
+  }
+  ~World() {
+    for (End& end : ends_) dp_ring_close(end.frontend);
+    dp_engine_destroy(engine_);
+  }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  // Steps with something to run until there are `steps`, or the source has no more, then until all is done.
+  void play(uint64_t steps) {
+    while (tally.steps < steps && source_.more()) {
+      act();
+      step();
+      for (int r = 0; r < cfg::kRings; ++r) listen(r);
+    }
+    for (uint64_t i = 0; !asked_.empty(); ++i) {
+      step();
+      for (int r = 0; r < cfg::kRings; ++r) read(r);
+      expect(i < 2 * kLongestWait, "a request does not end");
+    }
+    step();
+    expect(at_rest(state()), "something is held at rest");
+  }
+
+  State& state() { return *engine_of(engine_).state; }
+  uint64_t trace() const { return toy_.trace; }
+  Tally tally = {};
+
+ private:
+  struct End {
+    Frontend* frontend;
+    uint32_t stalled = 0;
+  };
+
+  uint32_t draw(uint32_t n) { return source_.draw(n); }
+  bool one_in(uint32_t n) { return draw(n) == 0; }
+
+  void act() {
+    if (one_in(3)) {
+      for (uint32_t burst = one_in(4) ? 6 : 1; burst > 0; --burst) submit();
+    }
+    if (!one_in(8)) return;
+    const uint32_t what = draw(64);
+    if (what < 48) return end_some();
+    if (what < 58) return spoil();
+    const int r = static_cast<int>(draw(cfg::kRings));
+    what < 62 ? leave(r) : die(r);
+  }
+
+  static std::vector<int32_t> text(uint64_t seed, int length) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < length; ++i) {
+      tokens.push_back(static_cast<int32_t>(mix(seed << 32 | static_cast<uint64_t>(i)) % cfg::kVocab));
+    }
+    return tokens;
+  }
+
+  void submit() {
+    const int r = static_cast<int>(draw(cfg::kRings));
+    const int length = 1 + static_cast<int>(draw(one_in(2) ? cfg::kMaxContext - 1 : 3 * cfg::kPageSize));
+    const auto& common = texts_[draw(3)];
+    const int shared = one_in(3) ? 0 : static_cast<int>(draw(static_cast<uint32_t>(length) + 1));
+    std::vector<int32_t> words(common.begin(), common.begin() + shared);
+    const auto own = text(3 + draw(256), length - shared);
+    words.insert(words.end(), own.begin(), own.end());
+    const int room = cfg::kMaxContext - length;
+    const int count = one_in(2) ? room : least(room, 1 + static_cast<int>(draw(20)));
+    Asked request = {r, 0, tally.steps, length, continuation(words, count), Finish::kLength};
+    if (length >= kLongestHistory) request.finish = Finish::kError, request.tokens.clear();
+    if (length + count > kLongestHistory && length < kLongestHistory)
+      request.tokens.resize(static_cast<size_t>(kLongestHistory - length));
+    RequestParams params = {};
+    params.prompt_tokens = static_cast<uint32_t>(length);
+    params.max_tokens = static_cast<uint32_t>(count);
+    params.priority = draw(3);
+    params.top_p = params.temperature = params.repetition_penalty = 1.0f;
+    if (one_in(3) && !request.tokens.empty()) {
+      const int32_t stop = request.tokens[draw(static_cast<uint32_t>(request.tokens.size()))];
+      params.stop_count = 1;
+      words.insert(words.begin(), stop);
+      size_t first = 0;
+      while (request.tokens[first] != stop) ++first;
+      request.tokens.resize(first + 1);
+      request.finish = Finish::kStop;
+    }
+    char error[256] = {};
+    Frontend& frontend = *ends_[r].frontend;
+    request.index = frontend.submitted;
+    const int result = dp_ring_submit(&frontend, ++tag_, &params, words.data(), error, sizeof error);
+    expect(result >= 0, error);
+    if (result == 0) return;
+    tally.wraps += request.index > 0 && request.index % cfg::kRequestSlots == 0 ? 1 : 0;
+    order_.push_back(tag_);
+    asked_.emplace(tag_, std::move(request));
+  }
+
+  // Aborts a request or says that it is enough.
+  void end_some() {
+    Asked* request = some();
+    if (request == nullptr) return;
+    const bool enough = one_in(2);
+    if (dp_ring_end(ends_[request->ring].frontend, request->index, enough ? 1 : 0) == 0) return;
+    (enough ? request->enough : request->aborted) = true;
+  }
+
+  // A request still in its ring, or in the arena, becomes nonsense.
+  void spoil() {
+    Asked* request = some();
+    if (request == nullptr || request->spoiled) return;
+    Ring& ring = ends_[request->ring].frontend->ring;
+    if (request->index - observe(ring.control.submit_read) >= cfg::kRequestSlots) return;
+    request->spoiled = true;
+    SubmitRecord& record = ring.submits[request->index % cfg::kRequestSlots];
+    const uint32_t value = one_in(2) ? draw(256) : UINT32_MAX - draw(256);
+    if (one_in(8)) {
+      (one_in(2) ? record.arena_words : record.arena_begin) = value;
+    } else {
+      ring.arena[record.arena_begin + draw(record.arena_words)] = value;
+    }
+  }
+
+  Asked* some() {
+    if (order_.empty()) return nullptr;
+    const auto found = asked_.find(order_[draw(static_cast<uint32_t>(least<size_t>(order_.size(), 256)))]);
+    return found == asked_.end() ? nullptr : &found->second;
+  }
+
+  void leave(int r) {
+    dp_ring_close(ends_[r].frontend);
+    ends_[r].frontend = file_.claim(r);
+    forget(r);
+    ++tally.closed;
+  }
+
+  // Its locks go, and not a word is written.
+  void die(int r) {
+    Frontend* frontend = ends_[r].frontend;
+    munmap(&frontend->memory, sizeof frontend->memory);
+    close(frontend->file);
+    delete frontend;
+    ends_[r].frontend = file_.claim(r);
+    forget(r);
+    ++tally.killed;
+  }
+
+  void forget(int r) {
+    ends_[r].stalled = 0;
+    std::erase_if(asked_, [&](const auto& entry) { return entry.second.ring == r; });
+    std::erase_if(order_, [&](uint64_t tag) { return !asked_.contains(tag); });
+  }
+
+  void step() {
+    StepBuffers& b = *engine_of(engine_).buffers;
+    schedule_(state(), b, file_.memory());
+    if (const char* wrong = broken(state(), b)) fault(wrong);
+    idle_ = b.rows == 0 ? idle_ + 1 : 0;
+    expect(idle_ < kLongestWait, "nothing runs any more");
+    if (b.rows == 0) return;
+    toy_.run(b);
+    ++tally.steps;
+  }
+
+  void listen(int r) {
+    if (ends_[r].stalled > 0) {
+      --ends_[r].stalled;
+      return;
+    }
+    if (one_in(64)) ends_[r].stalled = draw(200);
+    if (!one_in(5)) read(r);
+  }
+
+  void read(int r) {
+    TokenRecord records[cfg::kTokenSlots];
+    TopLogprobs tops[cfg::kTokenSlots];
+    const uint32_t before = ends_[r].frontend->token_read;
+    const int n = dp_ring_wait(ends_[r].frontend, records, tops, cfg::kTokenSlots, 0);
+    tally.wraps += (before + static_cast<uint32_t>(n)) / cfg::kTokenSlots - before / cfg::kTokenSlots;
+    for (int i = 0; i < n; ++i) take(r, records[i]);
+  }
+
+  void take(int r, const TokenRecord& record) {
+    const auto found = asked_.find(record.tag);
+    expect(found != asked_.end() && found->second.ring == r, "an event of no request, or after its end");
+    Asked& request = found->second;
+    const auto finish = static_cast<Finish>(record.finish);
+    if (!request.spoiled) check(request, record, finish);
+    if (finish == Finish::kNone) return;
+    tally.longest_wait = most(tally.longest_wait, tally.steps - request.since);
+    expect(tally.steps - request.since < kLongestWait, "a request waits for ever");
+    ++tally.ended;
+    asked_.erase(found);
+    std::erase(order_, record.tag);
+  }
+
+  void check(Asked& request, const TokenRecord& record, Finish finish) {
+    expect(record.index == request.read, "an event is lost or doubled");
+    expect(static_cast<int>(record.cached_tokens) < request.prompt, "no token was computed");
+    if (record.token != kNone) {
+      expect(request.read < request.tokens.size(), "more tokens than were asked for");
+      expect(request.tokens[request.read++] == record.token, "a token differs from the oracle's");
+    }
+    const bool whole = request.read == request.tokens.size();
+    if (finish == Finish::kNone) return expect(!whole, "the last token does not end its request");
+    if (finish == request.finish && whole) return;
+    expect(record.token == kNone, "a request ended early, by itself");
+    expect(finish == Finish::kAbort ? request.aborted : finish == Finish::kStop && request.enough, "a wrong reason");
+  }
+
+  RingFile file_;
+  Source& source_;
+  Schedule schedule_;
+  void* engine_ = dp_engine_create(&file_.memory(), cfg::kVocab, 1);
+  Toy toy_;
+  End ends_[cfg::kRings];
+  std::vector<int32_t> texts_[3];
+  std::unordered_map<uint64_t, Asked> asked_;
+  std::vector<uint64_t> order_;  // tags by arrival
+  uint64_t tag_ = 0, idle_ = 0;
+};
+
+}  // namespace dp
