@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
-PROMPT ?= The three laws of thermodynamics state that
+export PROMPT ?= Once upon a time, a little robot
 CONSTRAINTS := constraints/cpu.txt
 BIN := $(VENV)/bin
 CXX_SOURCES = $$(git ls-files 'dualpace/templates/*.hpp' 'dualpace/templates/*.cpp' 'dualpace/templates/*.cu' 'dualpace/templates/*.cuh' 'tests/*.cpp')
@@ -16,7 +16,7 @@ CXX_SOURCES = $$(git ls-files 'dualpace/templates/*.hpp' 'dualpace/templates/*.c
 quickstart: $(VENV)/.quickstart
 	@$(BIN)/python scripts/quickstart_model.py
 	@$(BIN)/dualpace build specs/quickstart.yaml --no-image
-	@$(BIN)/dualpace generate quickstart.bundle --prompt "$(PROMPT)" --max-tokens 64
+	@$(BIN)/dualpace generate quickstart.bundle --prompt "$$PROMPT" --max-tokens 64 --temperature 0.7 --seed 1
 
 test: check
 	$(BIN)/python -m pytest

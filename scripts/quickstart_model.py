@@ -8,6 +8,7 @@ LINK = Path(__file__).parent.parent / "models" / "gemma-3-270m.gguf"
 
 
 def main() -> None:
+    """Link the model and say where."""
     model = Path(assemble())
     LINK.parent.mkdir(exist_ok=True)
     if not LINK.exists() or not LINK.samefile(model):

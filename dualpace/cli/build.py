@@ -30,6 +30,9 @@ def render(
         sources = sources_of(plan)
     except RenderError as error:
         fail(str(error))
+    foreign = output.is_dir() and {file.relative_to(output).as_posix() for file in output.rglob("*") if file.is_file()}
+    if foreign and not foreign <= sources.keys():
+        fail(f"{output} holds {min(foreign - sources.keys())}, which is not of this spec: name another folder with -o")
     for path, text in sources.items():
         file = output / path
         file.parent.mkdir(parents=True, exist_ok=True)

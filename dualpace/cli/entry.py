@@ -16,7 +16,7 @@ from dualpace.cli.plan import plan
 from dualpace.cli.rules import rules
 from dualpace.cli.schema import schema
 from dualpace.cli.serve import generate, serve
-from dualpace.cli.terminal import Exit, fail, reason, show
+from dualpace.cli.terminal import Exit, fail, open_streams, reason, show
 
 app = typer.Typer(
     help="Compile a YAML deployment spec into an LLM serving appliance.",
@@ -32,8 +32,11 @@ def main() -> None:
     # Start-up: what a command makes lives until it ends, and pydantic would read all installed packages' metadata.
     gc.set_threshold(50_000)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    open_streams()
     try:
         app()
+    except KeyboardInterrupt:
+        fail("interrupted", Exit.INTERRUPTED)
     except OSError as error:
         fail(reason(error))
     except Exception:  # what no command foresaw is a fault of ours, and says so

@@ -75,11 +75,11 @@ def generate(
         with Appliance(bundle, manifest, "127.0.0.1", 0, threads, quiet=True) as appliance:
             with report_to(sys.stderr) as progress:
                 appliance.start(progress.step)
-            write(prompt)
-            timing = complete(appliance.address, keys[0] if keys else "", request, write)
+            echo = iter([prompt])
+            timing = complete(
+                appliance.address, keys[0] if keys else "", request, lambda text: write(next(echo, "") + text)
+            )
             write("\n")
-    except KeyboardInterrupt:
-        raise typer.Exit(Exit.USAGE) from None
     except LaunchError as error:
         fail(str(error), Exit.USAGE if error.usage else Exit.INTERNAL)
     except CompletionError as error:

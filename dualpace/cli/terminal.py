@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import IntEnum
 from typing import NoReturn, TextIO
@@ -14,6 +15,15 @@ class Exit(IntEnum):
     FINDINGS = 1
     USAGE = 2
     INTERNAL = 3
+    INTERRUPTED = 130
+
+
+def open_streams() -> None:
+    """Give a process that was started with closed streams somewhere to write."""
+    sys.stdin, sys.stdout, sys.stderr = (
+        stream or os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8")
+        for stream, mode in ((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w"))
+    )
 
 
 def fail(message: str, code: Exit = Exit.USAGE) -> NoReturn:
