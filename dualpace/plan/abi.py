@@ -1,7 +1,8 @@
 """The table of shared structs as C++ and as ctypes.
 
 Both come from the same places: padding is explicit on both sides, so neither compiler decides anything, and the C++
-asserts each offset and size. The table's hash is in every library and in the ring memory; a reader refuses another.
+asserts each offset and size. Its hash, which covers the plan's compiled constants too, is in every library and in the
+ring memory; a reader refuses another.
 """
 
 import ctypes
@@ -36,6 +37,8 @@ SCALARS = {
 
 
 _BY_NAME = {struct.name: struct for struct in STRUCTS}
+# The parts of a plan that `common/config.hpp` is rendered from.
+_COMPILED = {"model", "attention", "pages", "schedule", "rings"}
 # What it takes to resolve a count.
 Constants = Mapping[str, int]
 
@@ -100,9 +103,15 @@ def _extent(name: str, known: Constants) -> tuple[int, int]:
 
 
 def layout_hash(plan: Plan) -> str:
-    """16 hexadecimal digits that differ when a value of an enum or a place, a name or a type in a struct does."""
+    """16 hexadecimal digits that two sides must agree on before one reads what the other wrote.
+
+    They differ when a value of an enum or a place, a name or a type in a struct does, and when anything does that
+    kernels are compiled for: two page sizes can have equal step buffers and yet another place for every key.
+    """
     known = constants(plan)
-    table = [
+    compiled = plan.model_dump(mode="json", include=_COMPILED)
+    table: list[object] = [
+        sorted(compiled.items()),
         *((enum.__name__, [(member.name, member.value) for member in enum]) for enum in ENUMS),
         *((s.name, [(m.field.name, m.field.type, m.offset, m.size) for m in _place(s, known)]) for s in STRUCTS),
     ]

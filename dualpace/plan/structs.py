@@ -169,7 +169,7 @@ STRUCTS: tuple[Struct, ...] = (
         "What an engine says of itself; it alone writes it. Pages are those of the scarcest layer group.",
         LINE,
         (
-            Field("heartbeat", "u64", doc="moves while the scheduler's loop does"),
+            Field("heartbeat", "u64", doc="moves while the scheduler's loop does, and between a host's operations"),
             Field("steps", "u64", doc="forward passes"),
             Field("ready", "u32"),
             Field("stopped", "u32"),

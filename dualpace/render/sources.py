@@ -30,7 +30,6 @@ def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
     context = {
         "plan": plan,
         "model": plan.model,
-        "layer_groups": [plan.model.group_of(layer) for layer in range(plan.model.layers)],
         "step_tokens": max(program.tokens for program in plan.schedule.programs),
         "structs": structs_text(plan),
     }

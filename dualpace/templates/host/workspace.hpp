@@ -1,14 +1,13 @@
 // What kernels need beside their operands. One a lane: it is overwritten by every kernel that uses it.
 #pragma once
 #include "common/layout.hpp"
+#include "common/portable.hpp"
 
 namespace dp {
 
-constexpr int larger(int a, int b) { return a > b ? a : b; }
-
 // Rows up to which the weight-streaming product is used, so the most that it keeps inputs for.
 constexpr int kStreamedRows = 16;
-constexpr int kMaxIn = larger(larger(cfg::kHidden, cfg::kIntermediate), cfg::kHeads* cfg::kHeadDim);
+constexpr int kMaxIn = most(most(cfg::kHidden, cfg::kIntermediate), cfg::kHeads* cfg::kHeadDim);
 
 constexpr int kMaxSplits = (cfg::kMaxContext + cfg::kSplitTokens - 1) / cfg::kSplitTokens;
 

@@ -22,7 +22,6 @@ namespace cfg {
 // Model
 constexpr DType kDType = DType::bf16;  // model.dtype
 constexpr int kElementBytes = 2;
-constexpr int kLayers = 18;  // model.shape.layers
 constexpr int kHidden = 640;  // model.shape.hidden
 constexpr int kHeads = 4;  // model.shape.heads
 constexpr int kKvHeads = 1;  // model.shape.kv_heads
@@ -40,7 +39,6 @@ constexpr Activation kActivation = Activation::gelu_tanh;
 
 // Layer groups: layers that share a block table. A window of 0 is full attention.
 constexpr int kGroups = 2;
-DP_TABLE constexpr int kGroupOfLayer[kLayers] = {1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0};
 DP_TABLE constexpr int kWindow[kGroups] = {0, 512};  // model.shape.sliding_window
 
 // Paging. A block is one page in one layer: K then V, each [kv head][token][head_dim].

@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0xdda8dd0115e19e43;
+constexpr uint64_t kLayoutHash = 0x3470913798a1a17a;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -154,7 +154,7 @@ static_assert(sizeof(Counters) == 104);
 
 // What an engine says of itself; it alone writes it. Pages are those of the scarcest layer group.
 struct alignas(64) EngineStatus {
-  uint64_t heartbeat;  // moves while the scheduler's loop does
+  uint64_t heartbeat;  // moves while the scheduler's loop does, and between a host's operations
   uint64_t steps;  // forward passes
   uint32_t ready;
   uint32_t stopped;
