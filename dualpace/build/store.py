@@ -3,9 +3,10 @@
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from dualpace.files import file_digest, new_folder
 
 
 def digest(parts: Iterable[str]) -> str:
@@ -18,17 +19,10 @@ def digest(parts: Iterable[str]) -> str:
     return sha.hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class Store:
     """Entries are folders named by the digest of what they were made from. They are only read once they are there.
 
-    An entry appears by rename, so any number of builds may share a store: those that make the same entry at once do the
-    work twice, and the first to finish is kept.
+    An entry appears by rename, so any number of builds may share a store.
     """
 
     def __init__(self, root: Path) -> None:
@@ -46,18 +40,8 @@ class Store:
     def add(self, key: str, make: Callable[[Path], None]) -> Path:
         """The entry `key` with what `make` writes into the folder that it is given. What `make` raises, add raises."""
         entry = self.path(key)
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(dir=self.root, prefix="making-"))
-        try:
+        with new_folder(entry) as folder:
             make(folder)
-            folder.chmod(0o755)
-            try:
-                folder.rename(entry)
-            except OSError:
-                if not entry.is_dir():
-                    raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         return entry
 
     def drop(self, key: str) -> None:

@@ -1,7 +1,7 @@
 """What a checkpoint says of generation: special tokens, sampling defaults and chat template."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,17 @@ import tokenizers
 
 from dualpace.model.error import ModelError
 from dualpace.plan.manifest import Generation
+from dualpace.plan.structs import MAX_STOP_TOKENS
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+# What every request must keep, so its model's defaults too.
+_LIMITS: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda value: 0 <= value <= 100, "from 0 to 100"),
+    "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    "top_k": (lambda value: value < 2**31, "below 2^31"),
+    "min_p": (lambda value: 0 <= value <= 1, "from 0 to 1"),
+    "repetition_penalty": (lambda value: 0.01 <= value <= 100, "from 0.01 to 100"),
+}
 _GGUF_SAMPLING = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_p": "top_p",
@@ -55,6 +64,29 @@ def from_gguf(metadata: Mapping[str, Any], tokenizer: tokenizers.Tokenizer) -> G
         eos_tokens=_ordered([*(metadata.get(key) for key in _GGUF_EOS), *turns]),
         **{field: metadata[key] for key, field in _GGUF_SAMPLING.items() if key in metadata},
     )
+
+
+def check(generation: Generation, vocab: int, source: Path) -> None:
+    """Raise GenerationError for what would make every request that leaves it to the model an error, by name.
+
+    `vocab` is the model's; `source` is where `generation` comes from.
+    """
+    tokens = [("BOS", generation.bos_token), *(("EOS", token) for token in generation.eos_tokens)]
+    faults = [
+        f"{kind} token {token} is outside the model's vocabulary of {vocab}"
+        for kind, token in tokens
+        if token is not None and not 0 <= token < vocab
+    ]
+    ends = len(generation.eos_tokens)
+    if ends > MAX_STOP_TOKENS:
+        faults.append(f"{ends} EOS tokens are more than the {MAX_STOP_TOKENS} that can end a text")
+    faults += [
+        f"{name} {getattr(generation, name)} is not {limit}"
+        for name, (sound, limit) in _LIMITS.items()
+        if not sound(getattr(generation, name))
+    ]
+    if faults:
+        raise GenerationError(f"{source}: {'; '.join(faults)}: correct its generation config")
 
 
 def chat_template(folder: Path) -> str | None:

@@ -17,8 +17,8 @@ import torch
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quant_shape_to_byte_shape
 
+from dualpace.files import new_folder
 from dualpace.model.names import PREFIXES, Part, sources, stacked_shape
-from dualpace.model.store import new_folder
 from dualpace.model.weights import DTYPES, SINGLE, Progress, WeightError, listed
 from dualpace.plan.gguf_header import GgufError, GgufHeader, TensorInfo, read_floats, read_header
 from dualpace.plan.plan import Model, Rope

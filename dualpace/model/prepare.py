@@ -6,7 +6,6 @@ OUT_DIR is the bundle's model/ folder. One JSON line on stdout for each step of 
 safetensors, null for random weights. Exit code 2 with one line on stderr if the model cannot be prepared.
 """
 
-import hashlib
 import json
 import shutil
 import sys
@@ -17,10 +16,10 @@ from pathlib import Path
 
 import tokenizers
 
+from dualpace.files import file_digest, new_folder
 from dualpace.model.chat import ChatTemplate
 from dualpace.model.error import ModelError
-from dualpace.model.generation import chat_template, from_folder, from_gguf
-from dualpace.model.store import new_folder
+from dualpace.model.generation import chat_template, check, from_folder, from_gguf
 from dualpace.model.tokenizer import token_decoder
 from dualpace.plan.gguf_header import GgufError, read_header
 from dualpace.plan.manifest import CHAT_TEMPLATE, GENERATION, TOKENIZER, Generation
@@ -48,7 +47,7 @@ def prepare(plan: Plan, out: Path, store: Path, report: Report) -> Path | None:
         _write(out, None, Generation(), None)
     elif source.suffix == ".gguf":
         report("hashing", 0, 1)
-        digest = _sha256(source)
+        digest = file_digest(source)
         shutil.copytree(_gguf_model(source, digest, store, report), out, dirs_exist_ok=True)
         if plan.weights.kind == "gguf":
             # Only a conversion needs torch and numpy.
@@ -59,14 +58,12 @@ def prepare(plan: Plan, out: Path, store: Path, report: Report) -> Path | None:
         report("tokenizer", 0, 1)
         _write_folder(source, out)
         weights = source if plan.weights.kind == "safetensors" else None
+    if source is not None:
+        settings = out / Path(GENERATION).name
+        check(Generation.model_validate_json(settings.read_bytes()), plan.model.vocab, source)
     if plan.serving.chat_template:
         _write_template(out, _read_template(Path(plan.serving.chat_template)))
     return weights
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as data:
-        return hashlib.file_digest(data, "sha256").hexdigest()
 
 
 def _gguf_model(source: Path, digest: str, store: Path, report: Report) -> Path:

@@ -109,7 +109,7 @@ def test_a_failed_unit_leaves_nothing_behind(tmp_path, said):
     sources = SOURCES | {"host/one.cpp": "int broken( {\n"}
     with pytest.raises(BuildError):
         compile_libraries((library("one"),), sources, Store(tmp_path), said)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() or path.name.startswith("making-")]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() or path.name.startswith(".")]
 
 
 DEVICE = """\

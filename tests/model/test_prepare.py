@@ -72,6 +72,25 @@ def test_a_model_without_bos_adds_none(tmp_path):
     assert (generation.bos_token, generation.add_bos, generation.eos_tokens) == (None, False, (1,))
 
 
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"eos_token_id": [2, 96]}, "EOS token 96 is outside the model's vocabulary of 96"),
+        ({"eos_token_id": -1}, "EOS token -1 is outside"),
+        ({"bos_token_id": 1000}, "BOS token 1000 is outside"),
+        ({"eos_token_id": list(range(33))}, "33 EOS tokens are more than the 32 that can end a text"),
+        ({"top_p": 0}, r"top_p 0\.0 is not above 0 and at most 1"),
+        ({"temperature": -0.5}, r"temperature -0\.5 is not from 0 to 100"),
+        ({"min_p": 2}, r"min_p 2\.0 is not from 0 to 1"),
+        ({"repetition_penalty": 0}, r"repetition_penalty 0\.0 is not from 0\.01 to 100"),
+    ],
+)
+def test_defaults_that_no_request_may_have_fail_the_build_by_name(checkpoint, tmp_path, settings, fault):
+    write(checkpoint, generation_config=settings)
+    with pytest.raises(ModelError, match=f"{checkpoint}: {fault}.*: correct its generation config"):
+        run(plan_at(checkpoint), tmp_path)
+
+
 def test_sampling_defaults_come_from_the_generation_config(checkpoint, tmp_path):
     write(checkpoint, generation_config={"temperature": 0.6, "top_p": 0.9, "top_k": None, "do_sample": True})
     generation = run(plan_at(checkpoint), tmp_path)[2]
@@ -128,9 +147,9 @@ def test_a_tokenizer_that_transformers_converts_gives_the_same_bytes_each_time(t
     (folder / "tokenizer.json").unlink(missing_ok=True)
     write(folder, vocab=model["vocab"])
     (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in model["merges"]))
-    first, again = (
-        run(plan_at(folder), tmp_path / name)[0].joinpath("tokenizer.json").read_bytes() for name in ("a", "b")
-    )
+    plan = plan_at(folder)
+    plan = plan.model_copy(update={"model": plan.model.model_copy(update={"vocab": 400})})
+    first, again = (run(plan, tmp_path / name)[0].joinpath("tokenizer.json").read_bytes() for name in ("a", "b"))
     assert first == again
     assert json.loads(first)["model"]["merges"] == model["merges"]
 
