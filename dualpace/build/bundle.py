@@ -4,7 +4,7 @@ import contextlib
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dualpace import __version__
@@ -12,11 +12,12 @@ from dualpace.build.compile import compile_libraries
 from dualpace.build.errors import BuildError
 from dualpace.build.prepare import prepare_model
 from dualpace.build.progress import Progress
-from dualpace.build.store import Store, digest, file_digest
+from dualpace.build.store import Store, digest
 from dualpace.build.toolchain import find_compiler
 from dualpace.build.units import libraries
+from dualpace.files import file_digest
 from dualpace.plan.abi import layout_hash
-from dualpace.plan.manifest import FORMAT, MANIFEST, Manifest
+from dualpace.plan.manifest import FORMAT, MANIFEST, File, Manifest, WeightFiles
 from dualpace.plan.plan import Plan
 from dualpace.render.sources import RenderError, render
 
@@ -50,11 +51,11 @@ def build(plan: Plan, output: Path, store: Store, progress: Progress) -> Manifes
         for path, binary in binaries.items():
             shutil.copyfile(binary, _place(folder / path))
         shutil.copytree(model, folder / "model", copy_function=shutil.copyfile)
-        files = {path.relative_to(folder).as_posix(): file_digest(path) for path in _files(folder)}
+        files = {path.relative_to(folder).as_posix(): _file(path) for path in _files(folder)}
         manifest = Manifest(
             format=FORMAT,
             version=__version__,
-            digest=_digest(plan, files),
+            digest=_digest(plan, files, weights),
             layout=layout_hash(plan),
             plan=plan,
             files=files,
@@ -90,10 +91,16 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def _digest(plan: Plan, files: dict[str, str]) -> str:
-    """Over the bundle's bytes and the plan, less what names files outside: the same deployment has it anywhere."""
+def _file(path: Path) -> File:
+    return File(size=path.stat().st_size, sha256=file_digest(path))
+
+
+def _digest(plan: Plan, files: Mapping[str, File], weights: WeightFiles | None) -> str:
+    """Over the bytes of bundle and weights and the plan, less where they lie: the same deployment has it anywhere."""
     outside = {"weights": {"path"}, "serving": {"api_key_file", "chat_template"}}
-    return digest([plan.model_dump_json(exclude=outside), *(part for item in sorted(files.items()) for part in item)])
+    contents = (files, weights.files if weights else {})
+    hashes = (part for content in contents for name, file in sorted(content.items()) for part in (name, file.sha256))
+    return digest([plan.model_dump_json(exclude=outside), *hashes])
 
 
 def _appear(folder: Path, output: Path) -> None:

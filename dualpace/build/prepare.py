@@ -16,7 +16,7 @@ from pathlib import Path
 from dualpace.build.errors import BuildError
 from dualpace.build.progress import Progress
 from dualpace.build.store import Store, digest
-from dualpace.plan.manifest import WeightFiles
+from dualpace.plan.manifest import File, WeightFiles
 from dualpace.plan.plan import Plan, Weights
 
 PREPARE = "dualpace.model.prepare"
@@ -110,8 +110,8 @@ def _weights_exist(entry: Path) -> bool:
 
 
 def _weight_files(folder: str, store: Store, progress: Progress) -> WeightFiles:
-    hashes = {}
+    files = {}
     for path in sorted(Path(folder).glob("*.safetensors")):
         progress.step(f"hash {path.name}")
-        hashes[path.name] = store.file_digest(path)
-    return WeightFiles(folder=folder, files=hashes)
+        files[path.name] = File(size=path.stat().st_size, sha256=store.file_digest(path))
+    return WeightFiles(folder=folder, files=files)

@@ -1,11 +1,13 @@
 """The bundle's manifest: what the serving side knows of a deployment. `build` writes it, last; engines only read it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from dualpace.files import file_digest
 from dualpace.frozen import Frozen
 from dualpace.plan.plan import Plan
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 HOST_ENGINE = "host/libengine.so"
 HOST_RING = "host/libring.so"
@@ -13,24 +15,33 @@ CUDA_ENGINE = "cuda/engine.cubin"
 TOKENIZER = "model/tokenizer.json"
 CHAT_TEMPLATE = "model/chat_template.jinja"
 GENERATION = "model/generation.json"
+# What runs: these are compared byte for byte before they are loaded, other files by their size.
+LIBRARIES = (HOST_ENGINE, HOST_RING, CUDA_ENGINE)
+
+
+class File(Frozen):
+    """A file as it was at build: bytes, and their SHA-256 in hex."""
+
+    size: int
+    sha256: str
 
 
 class WeightFiles(Frozen):
-    """Safetensors named by path, with their SHA-256 if they were there at build."""
+    """Safetensors by name, in a folder outside the bundle; no files if the checkpoint was not there at build."""
 
     folder: str
-    files: dict[str, str]
+    files: dict[str, File]
 
 
 class Manifest(Frozen):
-    """`files`: path in the bundle -> SHA-256. `digest` covers files and plan, without paths outside the bundle."""
+    """`files`: by path in the bundle. `digest` covers them, the plan and the weights, wherever the weights lie."""
 
     format: int
     version: str
     digest: str
     layout: str
     plan: Plan
-    files: dict[str, str]
+    files: dict[str, File]
     weights: WeightFiles | None
     toolchain: dict[str, str]
 
@@ -56,7 +67,10 @@ class BundleError(Exception):
 
 
 def read_manifest(bundle: Path) -> Manifest:
-    """Read and check `bundle`'s manifest. Raises BundleError."""
+    """The manifest of `bundle`, whose files are there, of their size, and the libraries of their bytes.
+
+    Raises BundleError.
+    """
     path = bundle / MANIFEST
     if not path.is_file():
         raise BundleError(f"{bundle} is not a bundle: it has no {MANIFEST}; run `dualpace build`")
@@ -66,4 +80,34 @@ def read_manifest(bundle: Path) -> Manifest:
         raise BundleError(f"{path} was not written by this version of dualpace; build the spec again") from error
     if manifest.format != FORMAT:
         raise BundleError(f"{path} has format {manifest.format}, this version reads {FORMAT}; build the spec again")
+    _check_sizes(bundle, manifest.files, "build the spec again")
+    for name in LIBRARIES:
+        if name in manifest.files and file_digest(bundle / name) != manifest.files[name].sha256:
+            raise BundleError(f"{bundle / name} is not the one that was built: build the spec again")
     return manifest
+
+
+def check_weights(weights: WeightFiles) -> None:
+    """Compare a checkpoint with what it was at build, by names and sizes: hashing it would read it once more.
+
+    Raises BundleError.
+    """
+    if not weights.files:
+        raise BundleError(
+            f"{weights.folder} was not there when the bundle was built, which has no tokenizer therefore: "
+            "put the checkpoint there and build the spec again"
+        )
+    remedy = "mount the checkpoint that the bundle was built with, or build the spec again"
+    _check_sizes(Path(weights.folder), weights.files, remedy)
+    for path in sorted(Path(weights.folder).glob("*.safetensors")):
+        if path.name not in weights.files:
+            raise BundleError(f"{path} was not there when the bundle was built: {remedy}")
+
+
+def _check_sizes(folder: Path, files: Mapping[str, File], remedy: str) -> None:
+    for name, file in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise BundleError(f"{path} is missing: {remedy}")
+        if path.stat().st_size != file.size:
+            raise BundleError(f"{path} has {path.stat().st_size} bytes, {file.size} when it was built: {remedy}")

@@ -14,7 +14,7 @@ from dualpace.build import prepare
 from dualpace.build.bundle import build
 from dualpace.build.errors import BuildError
 from dualpace.build.store import Store
-from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, read_manifest
+from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, File, WeightFiles, read_manifest
 from dualpace.plan.plan import Plan, Weights
 from tests.build.conftest import Said
 from tests.plans import SPECS, example
@@ -42,7 +42,8 @@ def test_a_bundle_lists_every_file_with_its_hash(bundle):
     manifest = read_manifest(bundle)
     files = {p.relative_to(bundle).as_posix(): p for p in bundle.rglob("*") if p.is_file()}
     del files["manifest.json"]
-    assert manifest.files == {name: hashlib.sha256(p.read_bytes()).hexdigest() for name, p in files.items()}
+    hashes = {name: (p.stat().st_size, hashlib.sha256(p.read_bytes()).hexdigest()) for name, p in files.items()}
+    assert {name: (file.size, file.sha256) for name, file in manifest.files.items()} == hashes
     assert {HOST_ENGINE, HOST_RING, "sources/common/config.hpp", "model/generation.json"} <= set(files)
 
 
@@ -146,12 +147,14 @@ def test_weights_stay_where_they_are_and_are_named_with_their_hash(plan, said, c
     monkeypatch.setattr(prepare, "_run", prepared)
     model = plan.model_copy(update={"weights": Weights(kind="safetensors", path=str(checkpoint))})
     store = Store(folder / "store")
-    sha = hashlib.sha256(b"weights").hexdigest()
+    file = File(size=7, sha256=hashlib.sha256(b"weights").hexdigest())
     for _ in range(2):
-        weights = build(model, folder / "weights.bundle", store, said).weights
-        assert (weights.folder, weights.files) == (str(checkpoint), {"model.safetensors": sha})
+        first = build(model, folder / "weights.bundle", store, said)
+        assert first.weights == WeightFiles(folder=str(checkpoint), files={"model.safetensors": file})
     assert len(runs) == 1, "the same checkpoint is prepared once"
     assert not list((folder / "weights.bundle").rglob("*.safetensors"))
     (checkpoint / "model.safetensors").write_bytes(b"other weights")
-    assert build(model, folder / "weights.bundle", store, said).weights.files["model.safetensors"] != sha
+    other = build(model, folder / "weights.bundle", store, said)
+    assert other.weights.files["model.safetensors"] != file
+    assert other.digest != first.digest
     assert len(runs) == 2, "a changed checkpoint is prepared again"
