@@ -62,7 +62,7 @@ class Deployment:
     def vocab(self) -> int:
         """Token ids below this one can be read and written; a model's table may have padding rows above."""
         vocab = self.plan.model.vocab
-        return vocab if self.tokenizer is None else min(vocab, self.tokenizer.vocab_size)
+        return vocab if self.tokenizer is None else min(vocab, self.tokenizer.id_bound)
 
     def text_stream(self, *, continues: bool) -> TextStream:
         """The text of one choice, which `continues` other text or stands alone."""

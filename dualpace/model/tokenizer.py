@@ -4,12 +4,14 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from dualpace.model.error import ModelError
+from dualpace.model.span import most_bytes
 from dualpace.plan.manifest import GENERATION, TOKENIZER, Generation
 
 
@@ -18,7 +20,7 @@ class TokenizerError(ModelError):
 
 
 class Tokenizer:
-    """The tokenizer of a bundle."""
+    """The tokenizer of a bundle. `most_bytes` is what one token takes up of a text at most, None if that is unknown."""
 
     def __init__(self, bundle: Path) -> None:
         """Read the tokenizer in `bundle`. Raises TokenizerError."""
@@ -38,15 +40,18 @@ class Tokenizer:
         description = json.loads(text)
         self._special = {added["id"] for added in description["added_tokens"] if added["special"]}
         self._decode_token, self._strip = token_decoder(description["decoder"], file)
+        self.most_bytes = most_bytes(description)
 
-    @property
-    def vocab_size(self) -> int:
-        """Entries of the vocabulary, added tokens included. The model's own may be padded beyond it."""
-        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+    @cached_property
+    def id_bound(self) -> int:
+        """The largest token id + 1; ids below may have no token, and the model's vocabulary may be padded beyond."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of `text`; `add_special` puts the BOS before it, if the model wants one and it is not there yet."""
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        # The batch of one is encoded without the GIL.
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        ids = encoding.ids
         if add_special and self._bos is not None and ids[:1] != [self._bos]:
             ids.insert(0, self._bos)
         return ids

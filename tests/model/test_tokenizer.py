@@ -39,7 +39,7 @@ def stream(tokenizer, ids, continues):
 @PROPERTY
 def test_streamed_text_is_the_text_of_all_tokens(both, draw, continues):
     tokenizer = both[0]
-    ids = ids_of(draw, tokenizer.vocab_size)
+    ids = ids_of(draw, tokenizer.id_bound)
     pieces, rest = stream(tokenizer, ids, continues)
     assert "".join(pieces) + rest == tokenizer.decode(ids, continues=continues)
 
@@ -48,7 +48,7 @@ def test_streamed_text_is_the_text_of_all_tokens(both, draw, continues):
 @PROPERTY
 def test_at_most_three_bytes_of_an_unfinished_character_are_held_back(both, draw):
     tokenizer = both[0]
-    ids = ids_of(draw, tokenizer.vocab_size)
+    ids = ids_of(draw, tokenizer.id_bound)
     pieces, rest = stream(tokenizer, ids, True)
     for count in range(len(ids) + 1):
         so_far = "".join(pieces[:count])
@@ -64,7 +64,7 @@ def test_at_most_three_bytes_of_an_unfinished_character_are_held_back(both, draw
 @PROPERTY
 def test_text_agrees_with_the_library_where_bytes_are_utf8(both, draw):
     tokenizer, reference = both
-    ids = ids_of(draw, tokenizer.vocab_size)
+    ids = ids_of(draw, tokenizer.id_bound)
     ours, theirs = tokenizer.decode(ids, continues=False), reference.decode(ids)
     # The library turns every byte of a run with a fault into U+FFFD, also those of whole characters before the fault.
     assert ours == theirs or ("\ufffd" in ours and "\ufffd" in theirs)
@@ -108,6 +108,16 @@ def test_special_tokens_have_a_name_but_add_no_text(byte_level):
     assert tokenizer.token_bytes(1) == b""
     assert tokenizer.token_text(10**6) is None
     assert tokenizer.token_bytes(10**6) == b""
+
+
+def test_ids_with_holes_are_bounded_by_the_largest_and_not_by_their_count(tmp_path):
+    description = json.loads(byte_level_tokenizer().to_str())
+    eos = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    description["added_tokens"].append(eos | {"id": 500, "content": "<end>"})
+    description["model"]["vocab"]["<end>"] = 500
+    tokenizer = Tokenizer(write_bundle(tmp_path, tokenizers.Tokenizer.from_str(json.dumps(description)), Generation()))
+    assert tokenizer.token_text(500) == "<end>"
+    assert tokenizer.id_bound == 501
 
 
 def test_a_length_limit_saved_with_the_tokenizer_cuts_nothing(tmp_path):
