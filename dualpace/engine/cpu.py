@@ -42,11 +42,15 @@ def main() -> int:
     for name, value in _RUNTIME.items():
         os.environ.setdefault(name, value)
     # Only now: this loads torch and with it the OpenMP runtime, and both read their environment once.
-    from dualpace.engine.memory import RingMemoryError
-    from dualpace.engine.scheduler import LayoutError
-    from dualpace.engine.serve import serve
-    from dualpace.model.error import ModelError
-    from dualpace.plan.manifest import BundleError
+    try:
+        from dualpace.engine.memory import RingMemoryError
+        from dualpace.engine.scheduler import LayoutError
+        from dualpace.engine.serve import serve
+        from dualpace.model.error import ModelError
+        from dualpace.plan.manifest import BundleError
+    except ImportError as error:
+        _say(f"serving on the CPU needs {error.name or error}: run `pip install dualpace[serve]`")
+        return 2
 
     try:
         serve(arguments.bundle, arguments.rings, arguments.threads, lambda: stop.asked, _say)

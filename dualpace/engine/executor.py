@@ -1,7 +1,10 @@
 """Runs a plan's step program on the CPU: each operation is bound once to its buffers, its weights and a kernel.
 
-Activations are fp32. A product of few rows streams the weights through our kernel, at memory bandwidth; one of many
-rows is torch's, which comes near the arithmetic peak and reaches half of the bandwidth at one row.
+Activations are fp32. Logits and the products of decode rows stream the weights through our kernel, once for every
+group of rows, and are never rounded to 16 bits: they are the same in every batch. A prefill chunk of more rows than one
+group is multiplied by torch, which comes near the arithmetic peak and reaches half of the bandwidth at one row. Where
+the machine multiplies bf16, that rounds outputs to bf16, as every bf16 reference does: in its last bits the KV of a
+prompt depends on how it was cut into chunks.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,11 +15,13 @@ import torch
 
 from dualpace.engine.kernels import Kernels
 from dualpace.model.weights import DTYPES
+from dualpace.plan import abi
 from dualpace.plan.plan import Plan
 from dualpace.plan.program import Op, buffers, step_program
 from dualpace.plan.rope import inverse_frequencies
 
 Call = Callable[[], Any]
+_FP32 = 4  # bytes
 # Weights that are converted to fp32 at a time, in elements, where the machine multiplies only fp32.
 _CONVERTED = 16 << 20
 
@@ -34,8 +39,12 @@ class Executor:
         kernels: Kernels,
         step: int,
         sample: Callable[[int], object] = lambda logits: None,
+        beat: Call = lambda: None,
     ) -> None:
-        """Allocate what `plan` says and bind its step program; `weights` must have every name of it."""
+        """Allocate what `plan` says and bind its step program; `weights` must have every name of it.
+
+        `beat` is called after each operation of a step, however long the step takes in all.
+        """
         model = plan.model
         tokens = max(program.tokens for program in plan.schedule.programs)
         self._plan = plan
@@ -43,6 +52,8 @@ class Executor:
         self._kernels = kernels
         self._step = step
         self._sample_logits = sample
+        self._beat = beat
+        self._batch: Any = abi.view("StepBuffers", plan).from_address(step)
         self._leading = {name: leading for name, (leading, _) in buffers(model).items()}
         rows = {"T": tokens, "R": plan.schedule.max_batch}
         self.buffers = {name: torch.empty(rows[lead], size) for name, (lead, size) in buffers(model).items()}
@@ -51,14 +62,21 @@ class Executor:
         self._frequencies = [torch.tensor(inverse_frequencies(g.rope, model.head_dim)) for g in model.groups]
         self._angles = [torch.empty(tokens, model.head_dim) for _ in model.groups]
         self._multiplies = {torch.float32} | ({torch.bfloat16} if kernels.isa == "v4_bf16" else set())
-        self._tokens = self._samples = 0
+        self._tokens = self._decoding = self._samples = 0
         self._calls = [*self._prepare(), *(self._bind(op) for op in step_program(model))]
 
     def run(self, tokens: int, samples: int) -> None:
         """Execute the step that the StepBuffers describe: `tokens` tokens in all, logits of `samples` of them."""
         self._tokens, self._samples = tokens, samples
+        self._decoding = self._leading_decode_rows()
         for call in self._calls:
             call()
+            self._beat()
+
+    def _leading_decode_rows(self) -> int:
+        """How many rows of one token the step begins with; the scheduler puts all of them there."""
+        rows, begin = self._batch.rows, self._batch.query_begin
+        return next((row for row in range(rows) if begin[row + 1] != row + 1), rows)
 
     def _pool(self, layer: int) -> torch.Tensor:
         """KV of one layer: [page, K or V, KV head, token, element]."""
@@ -119,27 +137,39 @@ class Executor:
         weight = self._weights[op.weights[0]]
         bias = self._weights[op.weights[1]] if len(op.weights) > 1 else None
         x, y = self.buffers[op.inputs[0]], self.buffers[op.outputs[0]]
-        linear, limit = self._kernels.dp_linear, self._kernels.streamed_rows
-        operands = (*self._weight_addresses(op, 2), x.data_ptr(), y.data_ptr(), self._workspace.data_ptr())
-        size, out = x.shape[1], y.shape[1]
+        linear, group = self._kernels.dp_linear, self._kernels.streamed_rows
+        weights, workspace = self._weight_addresses(op, 2), self._workspace.data_ptr()
+        first_x, first_y = x.data_ptr(), y.data_ptr()
         per_sample = self._leading[op.inputs[0]] == "R"
+        size, out = x.shape[1], y.shape[1]
+
+        def stream(begin: int, end: int) -> None:
+            for row in range(begin, end, group):
+                at_x, at_y = first_x + row * size * _FP32, first_y + row * out * _FP32
+                linear(*weights, at_x, at_y, workspace, size, out, min(group, end - row))
 
         def call() -> None:
-            rows = self._samples if per_sample else self._tokens
-            if rows <= limit:
-                linear(*operands, size, out, rows)
+            if per_sample:
+                stream(0, self._samples)
+                return
+            decoding, tokens = self._decoding, self._tokens
+            stream(0, decoding)
+            if tokens - decoding <= group:
+                stream(decoding, tokens)
             else:
-                self._multiply(x[:rows], weight, bias, y[:rows])
+                self._multiply(x[decoding:tokens], weight, bias, y[decoding:tokens])
 
         return call
 
     def _multiply(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor) -> None:
+        """Write x @ weight.T + bias to `y`, for many rows; through bf16 where the machine multiplies that."""
         if weight.dtype in self._multiplies:
             y.copy_(torch.nn.functional.linear(x.to(weight.dtype), weight, bias))
             return
         outs = max(_CONVERTED // weight.shape[1], 1)
         for begin in range(0, weight.shape[0], outs):
             y[:, begin : begin + outs] = x @ weight[begin : begin + outs].float().t()
+            self._beat()
         if bias is not None:
             y += bias
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch  # noqa: F401
 
+from dualpace.plan.manifest import BundleError
+
 _POINTER = ctypes.c_void_p
 _INT = ctypes.c_int
 _SIGNATURES: dict[str, tuple[type, ...]] = {
@@ -27,7 +29,11 @@ class Kernels(ctypes.CDLL):
     """The library at `path`. Operands are addresses; activations are fp32, weights and KV of the plan's dtype."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
+        """Raises BundleError for a library that this machine cannot load."""
+        try:
+            super().__init__(str(path))
+        except OSError as error:
+            raise BundleError(f"{path} cannot be loaded here ({error}): build the spec again") from error
         for name, arguments in _SIGNATURES.items():
             function = getattr(self, name)
             function.argtypes = arguments

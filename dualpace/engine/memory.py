@@ -10,6 +10,9 @@ import mmap
 import os
 import stat
 import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dualpace.plan import abi
@@ -32,14 +35,18 @@ class RingMemory:
         """Make the file at `path`, replacing what an engine that is gone left there. Raises RingMemoryError."""
         self.path = path
         self.size = abi.ring_bytes(plan.rings)
-        epoch = _last_epoch(path) + 1
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with _left_behind(path) as epoch:
+            self._make(path, plan, epoch)
+
+    def _make(self, path: Path, plan: Plan, last_epoch: int) -> None:
+        """Make the file under another name, whole and locked, then rename it; `last_epoch` 0 says there is none yet."""
         try:
-            self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._file, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         except OSError as error:
             raise RingMemoryError(
                 f"{path}: cannot make it: {error.strerror}; give --rings a writable folder"
             ) from error
+        temporary = Path(name)
         try:
             # Reserved now, so that a store cannot fail later for want of room.
             os.posix_fallocate(self._file, 0, self.size)
@@ -47,14 +54,19 @@ class RingMemory:
             self._map = mmap.mmap(self._file, self.size)
             self._whole = (ctypes.c_char * self.size).from_buffer(self._map)
             self.address = ctypes.addressof(self._whole)
-            self._write_header(plan, epoch)
-            path.unlink(missing_ok=True)
-            os.link(temporary, path)
+            self._write_header(plan, last_epoch + 1)
+            if last_epoch:
+                temporary.replace(path)
+            else:
+                path.hardlink_to(temporary)
+        except FileExistsError as error:
+            os.close(self._file)
+            raise RingMemoryError(_taken(path)) from error
         except OSError as error:
             os.close(self._file)
             raise RingMemoryError(self._shortage(path, error)) from error
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Unmap, and remove the file if it is still this one."""
@@ -94,28 +106,42 @@ def _write_lock(byte: int) -> bytes:
     return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
 
 
-def _last_epoch(path: Path) -> int:
-    """The epoch of the engine that left a file at `path`; 0 if there is none.
+@contextmanager
+def _left_behind(path: Path) -> Iterator[int]:
+    """The epoch of the engine that left a file at `path`, from 1; 0 if there is no file.
 
-    Raises RingMemoryError for a file that a living engine uses or that is no file of rings.
+    The file is locked meanwhile, so that of several engines one alone puts its own in its place. Raises RingMemoryError
+    for a file that a living engine uses or that is no file of rings.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        return 0
+        yield 0
+        return
     except OSError as error:
         raise RingMemoryError(f"{path}: cannot replace it: {error.strerror}; give --rings another path") from error
     try:
-        magic = MAGIC.to_bytes(8, "little")
-        if not stat.S_ISREG(os.fstat(file).st_mode) or os.pread(file, len(magic), 0) != magic:
-            raise RingMemoryError(f"{path}: there is something else than rings; give --rings another path")
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _write_lock(_ENGINE_BYTE))
+        _lock_left_behind(path, file)
         view = abi.fixed_view("EngineStatus")
         status = os.pread(file, ctypes.sizeof(view), _STATUS)
-        return int(view.from_buffer_copy(status.ljust(ctypes.sizeof(view), b"\0")).epoch)
-    except BlockingIOError as error:
-        raise RingMemoryError(
-            f"{path}: another engine serves these rings; stop it or give --rings another path"
-        ) from error
+        yield max(int(view.from_buffer_copy(status.ljust(ctypes.sizeof(view), b"\0")).epoch), 1)
     finally:
         os.close(file)
+
+
+def _lock_left_behind(path: Path, file: int) -> None:
+    magic = MAGIC.to_bytes(8, "little")
+    if not stat.S_ISREG(os.fstat(file).st_mode) or os.pread(file, len(magic), 0) != magic:
+        raise RingMemoryError(f"{path}: there is something else than rings; give --rings another path")
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _write_lock(_ENGINE_BYTE))
+        # Its engine may have removed it, or another engine replaced it, before it was locked here.
+        still_there = os.path.samestat(path.stat(), os.fstat(file))
+    except (BlockingIOError, FileNotFoundError):
+        still_there = False
+    if not still_there:
+        raise RingMemoryError(_taken(path))
+
+
+def _taken(path: Path) -> str:
+    return f"{path}: another engine serves these rings; stop it or give --rings another path"

@@ -65,6 +65,10 @@ class HostScheduler:
         """Sample the step's rows from fp32 logits [samples, vocab] at that address, a row every `stride` elements."""
         self._library.dp_engine_sample(self._handle, logits, stride)
 
+    def beat(self) -> None:
+        """Move the heartbeat: a long step is not a stuck one."""
+        self._library.dp_engine_beat(self._handle)
+
     def wait(self, timeout_s: float) -> bool:
         """After an IDLE step: block without the GIL until there is something to schedule; False on time-out."""
         return bool(self._library.dp_engine_wait(self._handle, int(timeout_s * 1e6)))
@@ -102,6 +106,8 @@ def _load(path: Path) -> ctypes.CDLL:
     library.dp_engine_schedule.restype = None
     library.dp_engine_sample.argtypes = (handle, handle, ctypes.c_int64)
     library.dp_engine_sample.restype = None
+    library.dp_engine_beat.argtypes = (handle,)
+    library.dp_engine_beat.restype = None
     library.dp_engine_wait.argtypes = (handle, ctypes.c_int64)
     library.dp_engine_wait.restype = ctypes.c_int
     library.dp_engine_announce.argtypes = (handle, ctypes.c_int, ctypes.c_int)

@@ -14,7 +14,7 @@ from dualpace.model.random import random_weights
 from dualpace.model.tokenizer import Tokenizer
 from dualpace.model.weights import load
 from dualpace.plan.abi import layout_hash
-from dualpace.plan.manifest import HOST_ENGINE, TOKENIZER, BundleError, Manifest, read_manifest
+from dualpace.plan.manifest import HOST_ENGINE, TOKENIZER, BundleError, Manifest, check_weights, read_manifest
 from dualpace.plan.structs import StepKind
 
 # Also how long a stop may wait while the engine is idle, and the least pace of the heartbeat.
@@ -22,6 +22,10 @@ _IDLE_SECONDS = 0.1
 _REPORT_SECONDS = 1.0
 
 Say = Callable[[str], None]
+
+
+class _StoppedError(Exception):
+    """Told to stop while the model was loading."""
 
 
 def serve(bundle: Path, rings: Path, threads: int, stopped: Callable[[], bool], say: Say) -> None:
@@ -42,13 +46,16 @@ def serve(bundle: Path, rings: Path, threads: int, stopped: Callable[[], bool], 
             def sample(logits: int) -> None:
                 scheduler.sample(logits, plan.model.vocab)
 
-            executor = Executor(plan, _weights(manifest, say), kernels, scheduler.step_address, sample)
+            weights = _weights(manifest, say, stopped)
+            executor = Executor(plan, weights, kernels, scheduler.step_address, sample, scheduler.beat)
             say(f"ready, {threads} threads, {kernels.isa} kernels")
             scheduler.announce(ready=True)
             try:
                 _loop(scheduler, executor, stopped)
             finally:
                 scheduler.announce(stopped=True)
+    except _StoppedError:
+        pass
     finally:
         memory.close()
 
@@ -75,26 +82,31 @@ def _check(bundle: Path, manifest: Manifest) -> None:
         raise BundleError(
             f"{bundle} has layout {manifest.layout}, this version of dualpace makes {layout}: build the spec again"
         )
+    if manifest.weights is not None:
+        check_weights(manifest.weights)
 
 
 def _vocabulary(bundle: Path, manifest: Manifest) -> int:
     """Ids that a text can hold; the model's vocabulary may be padded beyond them."""
     vocabulary = manifest.plan.model.vocab
-    return min(vocabulary, Tokenizer(bundle).vocab_size) if (bundle / TOKENIZER).is_file() else vocabulary
+    return min(vocabulary, Tokenizer(bundle).id_bound) if (bundle / TOKENIZER).is_file() else vocabulary
 
 
-def _weights(manifest: Manifest, say: Say) -> dict[str, torch.Tensor]:
+def _weights(manifest: Manifest, say: Say, stopped: Callable[[], bool]) -> dict[str, torch.Tensor]:
+    """The weight table. Raises ModelError, and _StoppedError once `stopped()`."""
     if manifest.weights is None:
-        return random_weights(manifest.plan, _reporter("making weights", say))
-    return load(manifest.plan, Path(manifest.weights.folder), _reporter("loading weights", say))
+        return random_weights(manifest.plan, _reporter("making weights", say, stopped))
+    return load(manifest.plan, Path(manifest.weights.folder), _reporter("loading weights", say, stopped))
 
 
-def _reporter(what: str, say: Say) -> Callable[[int, int], None]:
-    """Progress in bytes, at most once a second."""
+def _reporter(what: str, say: Say, stopped: Callable[[], bool]) -> Callable[[int, int], None]:
+    """Progress in bytes, at most once a second. Called after each tensor, it is also where loading ends early."""
     said = time.monotonic()
 
     def report(done: int, total: int) -> None:
         nonlocal said
+        if stopped():
+            raise _StoppedError
         if time.monotonic() - said >= _REPORT_SECONDS:
             said = time.monotonic()
             say(f"{what}: {done >> 20} of {total >> 20} MiB")

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -20,8 +20,18 @@ def _siblings(cpu: int) -> str:
 
 
 def _quota() -> int:
-    """Whole cores of the cgroup's quota; every core if it has none."""
-    if not _QUOTA.is_file():
-        return os.cpu_count() or 1
-    quota, period = _QUOTA.read_text().split()
-    return os.cpu_count() or 1 if quota == "max" else int(quota) // int(period)
+    """Cores of the cgroup's quota, a part of one counting as one; every core if it has none."""
+    quota, period = _limit()
+    return -(-int(quota) // int(period)) if quota not in ("max", "-1") else os.cpu_count() or 1
+
+
+def _limit() -> tuple[str, str]:
+    """Microseconds of CPU time in each period of so many, as the kernel writes them: cgroup v2, else v1, else none."""
+    unified, folder = _CGROUP / "cpu.max", _CGROUP / "cpu"
+    if unified.is_file():
+        quota, period = unified.read_text().split()
+        return quota, period
+    if (folder / "cpu.cfs_quota_us").is_file():
+        quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        return quota, period
+    return "max", ""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dualpace.build.compile import compile_libraries
 from dualpace.build.store import Store
-from dualpace.build.units import SHARED, Library, libraries
+from dualpace.build.units import Library, libraries
 from dualpace.plan.manifest import HOST_ENGINE
 from dualpace.plan.plan import Plan
 from dualpace.render.sources import render
@@ -23,5 +23,5 @@ def kernel_library(plan: Plan, store: Path) -> Path:
     sources = render(plan)
     (engine,) = (library for library in libraries(plan, sources) if library.output == HOST_ENGINE)
     units = tuple(unit for unit in engine.units if unit.source in _SOURCES)
-    library = Library(tool="g++", output=HOST_ENGINE, units=units, flags=SHARED)
+    library = Library(tool="g++", output=HOST_ENGINE, units=units, flags=engine.flags)
     return compile_libraries([library], sources, Store(store), Quiet())[HOST_ENGINE]

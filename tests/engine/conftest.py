@@ -7,14 +7,36 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from dualpace.build.bundle import build
+from dualpace.build.store import Store
 from dualpace.engine.kernels import Kernels
 from dualpace.model.weights import DTYPES, load
 from dualpace.plan.plan import Plan
-from tests.engine.compiled import kernel_library
+from dualpace.plan.resolve import resolve
+from dualpace.spec.models import Spec
+from tests.engine.compiled import Quiet, kernel_library
 from tests.engine.models import CASES, plan_of, tiny_model
 
 # Fewer than a test's tokens, so that decode rows are split and merged.
 SPLIT_TOKENS = 64
+
+SHAPE = {
+    "family": "qwen3",
+    "layers": 2,
+    "hidden": 64,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 64,
+    "intermediate": 96,
+    "vocab": 300,
+    "context": 512,
+}
+SPEC = {
+    "name": "random",
+    "model": {"shape": SHAPE, "dtype": "fp32", "max_context": 512, "weights": {"random": 3}},
+    "scheduler": {"max_batch": 4, "prefill_chunk": 32},
+    "target": {"cpu": True, "kv_budget": "8MiB"},
+}
 
 
 class Tiny(NamedTuple):
@@ -64,3 +86,10 @@ def kernels_of() -> Callable[..., Kernels]:
         return kernels
 
     return make
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Path:
+    folder = tmp_path_factory.mktemp("process") / "bundle"
+    build(resolve(Spec.model_validate(SPEC), Path.cwd()), folder, Store(store), Quiet())
+    return folder

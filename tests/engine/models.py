@@ -18,7 +18,8 @@ from dualpace.plan.resolve import resolve
 from dualpace.spec.models import Spec
 
 CONTEXT = 512
-MAX_BATCH = 4
+# More than the rows of one product by the streaming kernel.
+MAX_BATCH = 20
 CHUNK = 64
 
 
@@ -66,7 +67,7 @@ CASES = {
             "tie_word_embeddings": True,
         },
     ),
-    "ratio-6": Case(LlamaConfig, 6, 1, 64, 16),
+    "ratio-6": Case(LlamaConfig, 6, 1, 64, 128),
     "ratio-8": Case(LlamaConfig, 16, 2, 64, 32),
 }
 

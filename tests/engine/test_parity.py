@@ -24,7 +24,8 @@ def text(seed: int, count: int = TOKENS) -> list[int]:
 
 def chunk_sizes(page_size: int) -> Iterator[int]:
     """Around the page size, single tokens, and up to a whole chunk."""
-    yield from (page_size - 1, 1, 1, page_size, page_size + 1)
+    for size in (page_size - 1, 1, 1, page_size, page_size + 1):
+        yield from (min(CHUNK, size - done) for done in range(0, size, CHUNK))
     while True:
         yield from (1, 2, 1, 1, 1, 17, 1, CHUNK - 1)
 
@@ -91,14 +92,38 @@ def test_a_decoded_token_does_not_depend_on_the_rows_beside_it(name, dtype, tiny
     def decoded(beside: int) -> torch.Tensor:
         rows = Rows(case.plan, case.weights, kernels, seed=beside)
         for slot in range(beside + 1):
-            for begin in range(0, 150 - 20 * slot, CHUNK):
-                rows.feed({slot: text(slot)[begin : min(begin + CHUNK, 150 - 20 * slot)]})
+            length = max(150 - 20 * slot, 5)
+            for begin in range(0, length, CHUNK):
+                rows.feed({slot: text(slot)[begin : min(begin + CHUNK, length)]})
         logits = [rows.feed({slot: [token] for slot in range(beside, -1, -1)})[0] for token in text(5, 8)]
         return torch.cat(logits)
 
     alone = decoded(0)
-    for beside in (1, 3):
+    for beside in (1, 3, 16, 19):
         assert torch.equal(decoded(beside), alone)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_decoded_token_does_not_depend_on_the_prefill_beside_it(dtype, tiny, kernels_of):
+    case = tiny("llama", dtype)
+    kernels = kernels_of(case.library)
+
+    def decoded(chunk: int) -> torch.Tensor:
+        rows = Rows(case.plan, case.weights, kernels, seed=chunk)
+        rows.feed({0: text(0)[:30]})
+        return rows.feed({0: [5], 1: text(1)[:chunk]})[0] if chunk else rows.feed({0: [5]})[0]
+
+    alone = decoded(0)
+    for chunk in (3, 17, CHUNK - 1):
+        assert torch.equal(decoded(chunk), alone)
+
+
+def test_logits_are_never_rounded_to_16_bits(tiny, kernels_of):
+    case = tiny("llama", "bf16")
+    rows = Rows(case.plan, case.weights, kernels_of(case.library))
+    prompts = {slot: text(slot)[:3] for slot in range(case.plan.schedule.max_batch)}
+    for logits in rows.feed(prompts).values():
+        assert not torch.equal(logits[-1], logits[-1].bfloat16().float())
 
 
 def test_kernels_and_torch_share_one_openmp_runtime(tiny):

@@ -1,6 +1,8 @@
 """The engine's process, driven over its rings."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,42 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from dualpace.build.bundle import build
-from dualpace.build.store import Store
 from dualpace.engine.kernels import Kernels
+from dualpace.engine.memory import RingMemory
 from dualpace.engine.ring import Finish, FrontendRing, SamplingParams
+from dualpace.engine.scheduler import HostScheduler, LayoutError
+from dualpace.engine.serve import serve
 from dualpace.model.random import random_weights
-from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, MANIFEST, read_manifest
-from dualpace.plan.resolve import resolve
-from dualpace.spec.models import Spec
-from tests.engine.compiled import Quiet
+from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, MANIFEST, BundleError, read_manifest
 from tests.engine.rows import Rows
 
-SHAPE = {
-    "family": "qwen3",
-    "layers": 2,
-    "hidden": 64,
-    "heads": 4,
-    "kv_heads": 2,
-    "head_dim": 64,
-    "intermediate": 96,
-    "vocab": 300,
-    "context": 512,
-}
-SPEC = {
-    "name": "random",
-    "model": {"shape": SHAPE, "dtype": "fp32", "max_context": 512, "weights": {"random": 3}},
-    "scheduler": {"max_batch": 4, "prefill_chunk": 32},
-    "target": {"cpu": True, "kv_budget": "8MiB"},
-}
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Path:
-    folder = tmp_path_factory.mktemp("process") / "bundle"
-    build(resolve(Spec.model_validate(SPEC), Path.cwd()), folder, Store(store), Quiet())
-    return folder
 
 
 def start(bundle: Path, rings: Path) -> subprocess.Popen[str]:
@@ -66,6 +42,16 @@ def engine(bundle: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str]
             ring.close()
         finally:
             process.kill()
+
+
+def refused(bundle: Path, tmp_path: Path, **environment: str) -> str:
+    """The one line that an engine which cannot serve `bundle` says."""
+    command = [sys.executable, "-m", "dualpace.engine.cpu", str(bundle), "--rings", str(tmp_path / "rings")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "rings").exists()
+    return done.stderr
 
 
 def greedy(rows: Rows, prompt: list[int], count: int) -> list[int]:
@@ -116,14 +102,53 @@ def test_sigterm_ends_what_runs_tells_frontends_and_removes_the_rings(engine):
     assert not rings.exists()
 
 
+def test_a_library_of_another_page_size_is_refused_although_its_step_buffers_are_equal(bundle, tmp_path):
+    plan = read_manifest(bundle).plan
+    other = plan.model_copy(update={"attention": plan.attention.model_copy(update={"page_size": 32})})
+    memory = RingMemory(tmp_path / "rings", other)
+    with pytest.raises(LayoutError, match=r"libengine\.so: layout [0-9a-f]{16}, the plan's is .*; build it again"):
+        HostScheduler(bundle / HOST_ENGINE, memory, other)
+    memory.close()
+
+
 def test_a_bundle_of_another_layout_is_refused_by_name(bundle, tmp_path):
-    other = tmp_path / "bundle"
-    other.mkdir()
-    manifest = json.loads((bundle / MANIFEST).read_text())
+    other = shutil.copytree(bundle, tmp_path / "bundle")
+    manifest = json.loads((other / MANIFEST).read_text())
     (other / MANIFEST).write_text(json.dumps(manifest | {"layout": "0123456789abcdef"}))
-    with start(other, tmp_path / "rings") as process:
-        said = process.communicate()[1]
-    assert process.returncode == 2
-    assert len(said.splitlines()) == 1
+    said = refused(other, tmp_path)
     assert "layout 0123456789abcdef" in said
     assert "build the spec again" in said
+
+
+def test_told_to_stop_while_loading_it_ends_before_it_is_ready(bundle, tmp_path):
+    said: list[str] = []
+    serve(bundle, tmp_path / "rings", 1, lambda: True, said.append)
+    assert not any(line.startswith("ready") for line in said)
+    assert not (tmp_path / "rings").exists()
+
+
+def test_without_its_library_the_engine_says_so_in_one_line(bundle, tmp_path):
+    other = shutil.copytree(bundle, tmp_path / "bundle")
+    (other / HOST_ENGINE).unlink()
+    assert f"{HOST_ENGINE} is missing: build the spec again" in refused(other, tmp_path)
+
+
+def test_a_library_that_cannot_be_loaded_is_named_in_one_line(tmp_path):
+    (tmp_path / "libengine.so").write_bytes(b"no library")
+    with pytest.raises(BundleError, match=r"libengine\.so cannot be loaded here .*: build the spec again"):
+        Kernels(tmp_path / "libengine.so")
+
+
+def test_without_torch_the_remedy_is_named_in_one_line(bundle, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
+    said = refused(bundle, tmp_path, PYTHONPATH=path)
+    assert "needs torch: run `pip install dualpace[serve]`" in said
+
+
+def test_a_checkpoint_that_was_not_there_at_build_is_refused(bundle, tmp_path):
+    other = shutil.copytree(bundle, tmp_path / "bundle")
+    manifest = json.loads((other / MANIFEST).read_text())
+    weights = {"folder": str(tmp_path), "files": {}}
+    (other / MANIFEST).write_text(json.dumps(manifest | {"weights": weights}))
+    assert f"{tmp_path} was not there when the bundle was built" in refused(other, tmp_path)

@@ -63,6 +63,12 @@ void dp_engine_sample(void* handle, const float* logits, int64_t stride) {
   }
 }
 
+// Moves the heartbeat, between the parts of a long step.
+void dp_engine_beat(void* handle) {
+  Engine& engine = engine_of(handle);
+  dp::show(engine.memory.status.heartbeat, ++engine.state->heartbeat);
+}
+
 // 1 once the rings hold something for the next step, 0 after `timeout_us` without.
 int dp_engine_wait(void* handle, int64_t timeout_us) {
   const Engine& engine = engine_of(handle);

@@ -1,8 +1,8 @@
 // y[rows][out] = x[rows][in] * w[out][in]^T + bias for few rows: the weights are read once, at memory bandwidth.
 //
-// Activations are fp32 everywhere: they are few, and nothing is gained by rounding them. The exception is the input of
-// a product where the machine multiplies pairs of bf16 and the weights are bf16: it is rounded to bf16, as every bf16
-// reference does, which at 8 rows is the difference between bound by memory and bound by arithmetic.
+// Inputs and outputs are fp32: they are few, and nothing is gained by rounding them. The exception is the input of a
+// product where the machine multiplies pairs of bf16 and the weights are bf16: it is rounded to bf16, as every bf16
+// reference does, which at 8 rows is the difference between bound by memory and bound by arithmetic. Outputs never are.
 //
 // Each output is one accumulator over `in`, in one order: a row's result does not depend on the rows beside it.
 #pragma once

@@ -1,0 +1,85 @@
+"""Making the ring file: one engine alone has a path, whatever others do at the same time."""
+
+import os
+
+import pytest
+
+from dualpace.engine.memory import RingMemory, RingMemoryError
+from dualpace.plan.manifest import read_manifest
+from dualpace.plan.plan import Plan
+
+
+@pytest.fixture
+def plan(bundle) -> Plan:
+    return read_manifest(bundle).plan
+
+
+@pytest.fixture
+def overtaken(monkeypatch):
+    """Has another engine make its file while one has looked and not yet made its own."""
+    reserve = os.posix_fallocate
+
+    def arrange(make):
+        def once(*arguments):
+            monkeypatch.setattr(os, "posix_fallocate", reserve)
+            make()
+            reserve(*arguments)
+
+        monkeypatch.setattr(os, "posix_fallocate", once)
+
+    return arrange
+
+
+def leave_behind(path, plan):
+    """The file of an engine that was killed."""
+    memory = RingMemory(path, plan)
+    path.rename(path.with_name("kept"))
+    memory.close()
+    path.with_name("kept").rename(path)
+
+
+def test_of_two_engines_at_a_new_path_the_first_has_it(plan, tmp_path, overtaken):
+    path = tmp_path / "rings"
+    others = []
+    overtaken(lambda: others.append(RingMemory(path, plan)))
+    with pytest.raises(RingMemoryError, match="another engine serves these rings"):
+        RingMemory(path, plan)
+    assert os.path.samestat(path.stat(), os.fstat(others[0]._file))
+    others[0].close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_engines_that_replace_a_file_left_behind_one_has_the_path(plan, tmp_path, overtaken):
+    path = tmp_path / "rings"
+    leave_behind(path, plan)
+    refused = []
+
+    def other():
+        with pytest.raises(RingMemoryError, match="another engine serves these rings") as caught:
+            RingMemory(path, plan)
+        refused.append(caught)
+
+    overtaken(other)
+    memory = RingMemory(path, plan)
+    assert refused
+    assert os.path.samestat(path.stat(), os.fstat(memory._file))
+    memory.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_is_never_without_a_file_while_one_is_replaced(plan, tmp_path, monkeypatch):
+    path = tmp_path / "rings"
+    leave_behind(path, plan)
+    monkeypatch.setattr(type(path), "unlink", lambda file, missing_ok=False: file == path and pytest.fail("removed"))
+    RingMemory(path, plan)
+    monkeypatch.undo()
+
+
+def test_the_same_process_id_in_another_container_is_no_obstacle(plan, tmp_path, monkeypatch, overtaken):
+    first, second = tmp_path / "rings", tmp_path / "others"
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    (tmp_path / ".rings.1").touch()
+    memory = RingMemory(first, plan)
+    RingMemory(second, plan).close()
+    memory.close()
+    assert (tmp_path / ".rings.1").exists()
