@@ -5,10 +5,10 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dualpace.plan.abi import fixed_view
-from dualpace.plan.structs import Finish
+from dualpace.plan.structs import LINE, Finish
 
 __all__ = ["Finish", "FrontendRing", "RingError", "SamplingParams", "Status", "TokenEvent"]
 
@@ -112,8 +112,8 @@ class FrontendRing:
         self._library = _load(library)
         self._outstanding: dict[int, int] = {}
         self._submitted = 0
-        self._records = (_Record * _BATCH)()
-        self._tops = (_Tops * _BATCH)()
+        self._records = _aligned(_Record * _BATCH)
+        self._tops = _aligned(_Tops * _BATCH)
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         self._handle = self._library.dp_ring_open(str(memory).encode(), ring, error, _ERROR_BYTES)
         if not self._handle:
@@ -226,6 +226,12 @@ class FrontendRing:
         tops = self._tops[i]
         pairs = zip(tops.token[:count], tops.logprob[:count], strict=True)
         return tuple((token, logprob) for token, logprob in pairs if token >= 0)
+
+
+def _aligned(kind: type[Any]) -> Any:
+    """A zeroed `kind` on a cache line, as the library's structs are; ctypes itself aligns to 16 bytes at most."""
+    memory = ctypes.create_string_buffer(ctypes.sizeof(kind) + LINE)
+    return kind.from_buffer(memory, -ctypes.addressof(memory) % LINE)
 
 
 def _load(path: Path) -> ctypes.CDLL:

@@ -1,4 +1,5 @@
 // The host engine with a view inside: what tests check after each step, and parts of the sampler on their own.
+#include <cstring>
 #include <functional>
 #include <thread>
 
@@ -55,13 +56,15 @@ void probe_draw(const float* logits, int n, float temperature, int top_k, float 
   });
 }
 
-// The logprobs of all ids, and the `count` best.
-void probe_rank(const float* logits, int n, int count, int threads, float* logprobs, TopLogprobs* top) {
+// The logprobs of all ids, and the `count` best to a TopLogprobs at `top`, which need not be aligned.
+void probe_rank(const float* logits, int n, int count, int threads, float* logprobs, void* top) {
   SamplerMemory memory;
+  TopLogprobs best = {};
   with_team(threads, [&](auto& team) {
-    const Scale scale = Sampler(team, memory).rank(logits, n, count, *top);
+    const Scale scale = Sampler(team, memory).rank(logits, n, count, best);
     team.each(n, [&](int i) { logprobs[i] = scale.logprob(logits[i]); });
   });
+  std::memcpy(top, &best, sizeof best);
 }
 
 void probe_adjust(const float* logits, int n, const int32_t* history, int prompt, int length, float repetition,

@@ -2,14 +2,18 @@
 
 import ctypes
 import math
+import subprocess
 
 import numpy as np
 import pytest
 
+from dualpace.build.units import ENGINE
 from dualpace.plan import abi
 from dualpace.plan.structs import MAX_TOP_LOGPROBS
 
+from .engines import compile_program, write_sources
 from .plans import ROOMY
+from .test_stress import ADDRESS, THREAD
 
 N = 1000
 
@@ -224,3 +228,12 @@ def test_the_number_of_threads_changes_no_bit_of_a_ranking(probe, logits):
     for other in others:
         assert (alone[0] == other[0]).all()
         assert alone[1:] == other[1:]
+
+
+def test_the_sampler_is_clean_under_the_sanitizers_and_its_results_do_not_move(tmp_path):
+    write_sources(ROOMY, tmp_path)
+    printed = set()
+    for flags, members in ((ADDRESS, 1), (THREAD, 4)):
+        program = compile_program(tmp_path, "sampling.cpp", *ENGINE, *flags)
+        printed.add(subprocess.run([program, str(members)], check=True, stdout=subprocess.PIPE, timeout=300).stdout)
+    assert len(printed) == 1

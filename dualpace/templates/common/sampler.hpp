@@ -62,9 +62,10 @@ class Sampler {
   }
 
   // The scale of `logits` [n], and the `count` most probable ids, equal ones in their order, with their logprobs; id -1
-  // where no more can be drawn. Nothing of it counts if `draw` finds no token in the logits.
+  // where no more can be drawn. Nothing if no token can be.
   DP_FN Scale rank(const float* logits, int n, int count, TopLogprobs& top) {
     const Peak peak = find_peak(logits, n);
+    if (peak.token < 0) return {};
     const Scale scale = {peak.logit, exact_log(partition(logits, n, peak.logit))};
     for (int k = 0; k < count; ++k) {
       const uint64_t first = best_of_lanes();
