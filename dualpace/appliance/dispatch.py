@@ -9,7 +9,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dualpace.appliance.errors import ApiError, failed, invalid, queue_full, unavailable
@@ -81,7 +81,7 @@ class Dispatcher:
         self._queued_tokens = 0
         # Of accepted requests, what the ring has had no room for yet, in order; bounded as the routes are.
         self._held: dict[int, tuple[Sequence[int], SamplingParams]] = {}
-        self._aborts: deque[int] = deque()
+        self._ends: deque[tuple[int, Callable[[int], bool]]] = deque()
         self._closing: str | None = None
         self._stopping = threading.Event()
 
@@ -152,6 +152,13 @@ class Dispatcher:
 
     def abort(self, tags: Sequence[int]) -> None:
         """Forget what these tags bring and have the engine drop them; nothing for those that have finished."""
+        self._drop(tags, self._ring.abort)
+
+    def finish(self, tag: int) -> None:
+        """Like `abort` for a request whose text is complete, as at a stop string."""
+        self._drop([tag], self._ring.finish)
+
+    def _drop(self, tags: Sequence[int], end: Callable[[int], bool]) -> None:
         for tag in tags:
             route = self._routes.get(tag)
             if route is not None and route.inbox is not None:
@@ -160,16 +167,19 @@ class Dispatcher:
                     del self._held[tag]
                     self._forget(tag)
                 else:
-                    self._aborts.append(tag)
-        self._send_aborts()
+                    self._ends.append((tag, end))
+        self._send_ends()
 
     def _forget(self, tag: int) -> None:
         self._queued_tokens -= self._routes.pop(tag).queued
 
-    def _send_aborts(self) -> None:
-        """Abort in order, as far as the ring has room; the rest goes with the next tokens or the next look."""
-        while self._aborts and (self._aborts[0] not in self._routes or self._ring.abort(self._aborts[0])):
-            self._aborts.popleft()
+    def _send_ends(self) -> None:
+        """End in order, as far as the ring has room; the rest goes with the next tokens or the next look."""
+        while self._ends:
+            tag, end = self._ends[0]
+            if tag in self._routes and not end(tag):
+                return
+            self._ends.popleft()
 
     def _end(self, inbox: Inbox, error: ApiError) -> None:
         inbox.fail(error)
@@ -202,7 +212,7 @@ class Dispatcher:
                 del self._routes[event.tag]
             if route.inbox is not None and not route.inbox.put(route.choice, event):
                 self._end(route.inbox, failed(f"the client fell {INBOX_TOKENS} tokens behind"))
-        self._send_aborts()
+        self._send_ends()
         self._send_held()
 
     async def _watch_engine(self) -> None:
@@ -210,6 +220,6 @@ class Dispatcher:
             reason = self._heartbeat.unavailable()
             if reason is not None and self._heartbeat.stalled_for() > GIVE_UP_S:
                 self.fail_all(unavailable(reason))
-            self._send_aborts()
+            self._send_ends()
             self._send_held()
             await asyncio.sleep(WAIT_S)

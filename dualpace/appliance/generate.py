@@ -146,7 +146,7 @@ class Generation:
                 texts[index] = texts.get(index, "") + choice.take(event)
                 if choice.finish_reason is not None:
                     unfinished -= 1
-                    self._dispatcher.abort([self._tags[index]])
+                    self._dispatcher.finish(self._tags[index])
             if failure is not None:
                 for index, choice in enumerate(self.choices):
                     if choice.finish_reason is None:

@@ -52,6 +52,7 @@ class FakeRing:
     fail_with: Finish | None = None
     submitted: list[tuple[list[int], SamplingParams]] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._running: dict[int, _Running] = {}
@@ -70,12 +71,18 @@ class FakeRing:
         return True
 
     def abort(self, tag: int) -> bool:
+        return self._end(tag, self.aborted, Finish.ABORT)
+
+    def finish(self, tag: int) -> bool:
+        return self._end(tag, self.finished, Finish.STOP)
+
+    def _end(self, tag: int, told: list[int], finish: Finish) -> bool:
         with self._changed:
             if self.full:
                 return False
-            self.aborted.append(tag)
+            told.append(tag)
             if self._running.pop(tag, None):
-                self._ended.append(TokenEvent(tag, 0, -1, 0.0, Finish.ABORT, 0, 0))
+                self._ended.append(TokenEvent(tag, 0, -1, 0.0, finish, 0, 0))
             self._changed.notify_all()
         return True
 
