@@ -11,6 +11,7 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from dualpace.appliance.aside import ParsingRoute
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import ApiError, failed, from_validation, model_not_found
@@ -37,6 +38,7 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
             yield
 
     app = FastAPI(title=f"DualPace: {deployment.name}", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.router.route_class = ParsingRoute
     app.add_middleware(Limits, api_keys=deployment.api_keys, max_body=deployment.plan.serving.max_body)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _api_error)

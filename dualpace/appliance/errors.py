@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.responses import JSONResponse
 
 from dualpace.appliance.responses import Error, ErrorBody
-from dualpace.appliance.schema import FIELDS, UNSUPPORTED
+from dualpace.appliance.schema import FIELDS, PROMPT_LOGPROBS, UNSUPPORTED
 
 RETRY_AFTER_S = 1
 
@@ -44,11 +44,12 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, message, param=param, code=code)
 
 
-def context_exceeded(limit: int, prompt: int, completion: int, param: str) -> ApiError:
+def context_exceeded(limit: int, prompt: int, completion: int, param: str, *, at_least: bool) -> ApiError:
     """400 in the field's usual wording, which clients match on; counts are in tokens, `param` holds the prompt."""
+    about = "at least " if at_least else ""
     return invalid(
-        f"This model's maximum context length is {limit} tokens. However, you requested {prompt + completion} tokens "
-        f"({prompt} in the {param}, {completion} in the completion). "
+        f"This model's maximum context length is {limit} tokens. However, you requested {about}{prompt + completion} "
+        f"tokens ({about}{prompt} in the {param}, {completion} in the completion). "
         f"Please reduce the length of the {param} or completion.",
         param=param,
         code="context_length_exceeded",
@@ -82,19 +83,23 @@ def client_gone() -> ApiError:
 
 
 def from_validation(errors: Sequence[Any]) -> ApiError:
-    """400 for a body that does not fit its schema: the first of pydantic's errors, without the input."""
-    first = errors[0]
+    """400 for a body that does not fit its schema, without the input.
+
+    Of pydantic's errors the first of a field that is not served, for no other value would help; or else the first.
+    """
+    first = next((error for error in errors if any(map(_unsupported, _known(error["loc"][1:])))), errors[0])
     kind, location = first["type"], first["loc"][1:]
     if kind == "json_invalid":
         return invalid(f"The request body is not valid JSON: {first['ctx']['error']} at character {location[0]}.")
+    if kind == PROMPT_LOGPROBS:
+        return invalid(first["msg"], "logprobs")
     if not location:
         return invalid("The request body must be a JSON object whose field names are valid text.")
     if kind == "missing":
         return invalid(f"Missing required parameter: '{_path(location)}'.", _path(location))
     if kind == "extra_forbidden":
         return invalid(f"Unrecognized request argument supplied: '{_path(location)}'.", _path(location))
-    # Where a field takes one of several types, the location goes on with the name of the type that was tried.
-    known = list(itertools.takewhile(lambda part: isinstance(part, int) or part in FIELDS, location))
+    known = _known(location)
     for end, part in enumerate(known, 1):
         if unsupported := _unsupported(part):
             path = _path(known[:end])
@@ -104,6 +109,11 @@ def from_validation(errors: Sequence[Any]) -> ApiError:
         field = FIELDS[next(part for part in reversed(known) if isinstance(part, str))]
         return invalid(f"'{path}' is not valid. It takes: {field.description}", path)
     return invalid(f"'{path}' is not valid: {first['msg'][0].lower()}{first['msg'][1:]}.", path)
+
+
+def _known(location: Sequence[str | int]) -> list[str | int]:
+    """The fields of a location. Where one takes several types, it goes on with the name of the type that was tried."""
+    return list(itertools.takewhile(lambda part: isinstance(part, int) or part in FIELDS, location))
 
 
 def _unsupported(part: str | int) -> str | None:

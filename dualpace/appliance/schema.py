@@ -6,7 +6,7 @@ value that asks for nothing. Any other field is an error.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
@@ -15,6 +15,8 @@ from dualpace.plan.structs import MAX_BIAS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 MAX_CHOICES = 8
 MAX_STOPS = 4
 UNSUPPORTED = "x-unsupported"
+# The type of the error for a request that asks for log probabilities of its prompt.
+PROMPT_LOGPROBS = "prompt_logprobs"
 
 
 def _encodable(text: str) -> str:
@@ -136,6 +138,18 @@ class CompletionRequest(SamplingFields):
 
     @property
     def wanted_logprobs(self) -> int | None:
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_prompt_logprobs(cls, fields: Any) -> Any:
+        # Before any field: evaluation harnesses ask so, with a `max_tokens` of 0 that is not the point.
+        if isinstance(fields, dict) and fields.get("echo") and fields.get("logprobs") is not None:
+            raise PydanticCustomError(
+                PROMPT_LOGPROBS,
+                "'logprobs' with 'echo' asks for those of the prompt, which this server does not compute. "
+                "Leave one out.",
+            )
+        return fields
+
         """As SamplingFields has it."""
         return self.logprobs
 

@@ -1,11 +1,11 @@
 """From a request's fields to what enters the rings. The engine can refuse nothing, so all is checked here."""
 
-import asyncio
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from dualpace.appliance.aside import aside
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.errors import context_exceeded, invalid, model_not_found
 from dualpace.appliance.schema import ChatRequest, CompletionRequest, Message, SamplingFields
@@ -34,23 +34,22 @@ class Job:
 async def completion_job(body: CompletionRequest, deployment: Deployment) -> Job:
     """Check and tokenise a completion. Raises ApiError."""
     _check_fields(body, deployment)
-    if body.echo and body.logprobs is not None:
-        raise invalid(
-            "'logprobs' with 'echo' asks for those of the prompt, which this server does not compute. Leave one out.",
-            "logprobs",
-        )
     texts, ids = _prompts(body)
+    n = body.n or 1
+    _check_room(len(texts or ids), n, deployment, "prompt")
     for row in ids:
+        _max_tokens(len(row), body.max_tokens, COMPLETION_TOKENS, deployment, "prompt")
         _check_ids(row, deployment, "prompt")
     if texts:
         tokenizer = deployment.tokenizer
         if tokenizer is None:
             raise invalid(f"The model '{deployment.name}' has no tokenizer; send 'prompt' as token ids.", "prompt")
-        ids = await asyncio.to_thread(lambda: [tokenizer.encode(text) for text in texts])
+        for text in texts:
+            _check_length(text, body.max_tokens, COMPLETION_TOKENS, deployment, "prompt")
+        ids = await aside(lambda: [tokenizer.encode(text) for text in texts])
     elif body.echo:
-        texts = [deployment.text_of(row) for row in ids]
+        texts = await aside(lambda: [deployment.text_of(row) for row in ids])
     choices = _choices(body, deployment, ids, "prompt", body.max_tokens, COMPLETION_TOKENS)
-    n = len(choices) // len(ids)
     prefixes = tuple(text for text in texts for _ in range(n)) if body.echo else ("",) * len(choices)
     return Job(choices=choices, n=n, stops=_stops(body), prefixes=prefixes, continues=True)
 
@@ -78,19 +77,21 @@ async def chat_job(body: ChatRequest, deployment: Deployment) -> Job:
     if body.top_logprobs and not body.logprobs:
         raise invalid("'top_logprobs' needs 'logprobs' to be true.", "top_logprobs")
 
+    _check_room(1, body.n or 1, deployment, "n")
+    asked = body.max_completion_tokens or body.max_tokens
     messages = [_plain(message) for message in body.messages]
 
     def tokenise() -> list[int]:
         text = deployment.chat.render(messages)
         # A template that renders has come with a tokenizer, and has written the special tokens out.
         assert deployment.tokenizer is not None
+        _check_length(text, asked, deployment.max_context, deployment, "messages")
         return deployment.tokenizer.encode(text, add_special=False)
 
     try:
-        prompt = await asyncio.to_thread(tokenise)
+        prompt = await aside(tokenise)
     except ChatError as error:
         raise invalid(str(error), "messages") from error
-    asked = body.max_completion_tokens or body.max_tokens
     choices = _choices(body, deployment, [prompt], "messages", asked, deployment.max_context)
     return Job(choices=choices, n=len(choices), stops=_stops(body), prefixes=("",) * len(choices), continues=False)
 
@@ -123,6 +124,19 @@ def _check_ids(ids: Iterable[int], deployment: Deployment, param: str) -> None:
             raise invalid(f"Token id {token} in '{param}' is outside the vocabulary of {deployment.vocab}.", param)
 
 
+def _check_room(prompts: int, n: int, deployment: Deployment, param: str) -> None:
+    most = deployment.plan.schedule.max_requests
+    if prompts * n > most:
+        raise invalid(f"{prompts} prompts with n={n} are more than the {most} requests of this server.", param)
+
+
+def _check_length(text: str, asked: int | None, default: int, deployment: Deployment, param: str) -> None:
+    """Refuse a text that is too long however few tokens it may have."""
+    assert deployment.tokenizer is not None
+    if most := deployment.tokenizer.most_bytes:
+        _max_tokens(-(-len(text.encode()) // most), asked, default, deployment, param, at_least=True)
+
+
 def _choices(
     body: SamplingFields,
     deployment: Deployment,
@@ -131,19 +145,15 @@ def _choices(
     asked: int | None,
     default: int,
 ) -> tuple[tuple[Sequence[int], SamplingParams], ...]:
-    n = body.n or 1
-    most = deployment.plan.schedule.max_requests
-    if len(prompts) * n > most:
-        raise invalid(f"{len(prompts)} prompts with n={n} are more than the {most} requests of this server.", param)
     shared = _sampling(body, deployment)
     choices = []
     for prompt in prompts:
-        params = replace(shared, max_tokens=_max_tokens(len(prompt), asked, default, deployment.max_context, param))
+        params = replace(shared, max_tokens=_max_tokens(len(prompt), asked, default, deployment, param))
         if params.min_tokens > params.max_tokens:
             raise invalid(
                 f"'min_tokens' {params.min_tokens} is above the {params.max_tokens} tokens to generate.", "min_tokens"
             )
-        choices += [(prompt, replace(params, seed=_derived(shared.seed, index))) for index in range(n)]
+        choices += [(prompt, replace(params, seed=_derived(shared.seed, index))) for index in range(body.n or 1)]
     return tuple(choices)
 
 
@@ -152,10 +162,14 @@ def _stops(body: SamplingFields) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
-def _max_tokens(prompt: int, asked: int | None, default: int, limit: int, param: str) -> int:
+def _max_tokens(
+    prompt: int, asked: int | None, default: int, deployment: Deployment, param: str, *, at_least: bool = False
+) -> int:
+    """Tokens to generate after `prompt` tokens (or `at_least` so many). Raises ApiError where they do not fit."""
+    limit = deployment.max_context
     completion = asked or max(1, min(default, limit - prompt))
     if prompt + completion > limit:
-        raise context_exceeded(limit, prompt, completion, param)
+        raise context_exceeded(limit, prompt, completion, param, at_least=at_least)
     return completion
 
 

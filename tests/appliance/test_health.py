@@ -1,6 +1,10 @@
+import json
+import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import openai
 import pytest
@@ -66,18 +70,39 @@ def test_a_token_ring_that_cannot_be_read_ends_every_request_and_shows(serve: Se
     assert "cannot be read" in toy.http.get("/health").json()["reason"]
 
 
-def test_health_answers_beside_a_thousand_requests(serve: ServeToy):
+def test_health_answers_beside_1280_requests_at_once(serve: ServeToy):
     toy = serve(FakeRing(held=True))
-    with ThreadPoolExecutor(64) as pool:
-        body = {"model": "toy", "prompt": "hello " * 20, "max_tokens": 50}
-        load = [pool.submit(toy.http.post, "/v1/completions", json=body) for _ in range(400)]
+    body = json.dumps({"model": "toy", "prompt": "hello " * 20, "max_tokens": 50}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    request = head.encode() + b"\r\nConnection: close\r\n\r\n" + body
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(toy.address)) for _ in range(1280)]
+        for client in clients:
+            client.sendall(request)
         started = time.monotonic()
         assert toy.http.get("/health").status_code == 200
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 2
+        wait_for(lambda: toy.ring.running == toy.deployment.plan.schedule.max_requests)
         toy.ring.hold(False)
-        statuses = {future.result().status_code for future in load}
-    assert statuses <= {200, 429}
-    assert 200 in statuses
+        statuses = Counter(client.makefile("rb").readline().split()[1] for client in clients)
+    assert set(statuses) == {b"200", b"429"}
+    assert statuses[b"200"] >= toy.deployment.plan.schedule.max_requests
+
+
+def test_health_answers_while_a_long_text_is_tokenised(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    toy = serve()
+    monkeypatch.setattr(toy.deployment.tokenizer, "most_bytes", None)
+    body = {"model": "toy", "prompt": "the quick brown fox " * 60_000}
+    slowest = 0.0
+    with ThreadPoolExecutor() as pool:
+        started = time.monotonic()
+        waiting = pool.submit(toy.http.post, "/v1/completions", json=body)
+        while not waiting.done():
+            asked = time.monotonic()
+            assert toy.http.get("/health").status_code == 200
+            slowest = max(slowest, time.monotonic() - asked)
+    assert waiting.result().json()["error"]["code"] == "context_length_exceeded"
+    assert slowest < (time.monotonic() - started) / 2
 
 
 def test_the_heartbeat_counts_from_when_it_last_moved():

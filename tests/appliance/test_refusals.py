@@ -2,12 +2,15 @@
 
 import json
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import openai
 import pytest
 
-from dualpace.appliance import limits
+from dualpace.appliance import aside, limits
 from dualpace.engine.ring import SamplingParams
 
 from .bundles import CONTEXT, VOCAB
@@ -177,10 +180,18 @@ def test_null_means_omitted_and_values_that_ask_for_nothing_are_taken(toy: Front
     assert post(toy, "/v1/chat/completions", {**CHAT, **neutral}).status_code == 200
 
 
-def test_logprobs_of_the_prompt_are_refused(toy: Frontend):
-    response = post(toy, "/v1/completions", COMPLETION | {"echo": True, "logprobs": 1})
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_logprobs_of_the_prompt_are_refused(toy: Frontend, max_tokens: int):
+    body = COMPLETION | {"echo": True, "logprobs": 1, "max_tokens": max_tokens}
+    response = post(toy, "/v1/completions", body)
     assert response.status_code == 400
     assert "those of the prompt" in response.json()["error"]["message"]
+    assert response.json()["error"]["param"] == "logprobs"
+
+
+def test_a_field_that_is_not_served_is_told_before_values_out_of_range(toy: Frontend):
+    body = CHAT | {"temperature": 3, "max_tokens": 0, "tools": [{}]}
+    assert post(toy, "/v1/chat/completions", body).json()["error"]["param"] == "tools"
 
 
 def test_both_names_of_max_tokens_at_once_are_refused(toy: Frontend):
@@ -310,10 +321,70 @@ def test_a_prompt_that_leaves_no_room_never_reaches_the_engine(toy: Frontend, pa
     assert toy.ring.submitted == []
 
 
-def test_more_prompts_than_the_server_can_hold_are_refused_at_once(toy: Frontend):
-    response = post(toy, "/v1/completions", COMPLETION | {"prompt": [[5]] * 33})
+@pytest.fixture
+def no_tokenising(toy: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets nothing be tokenised."""
+    monkeypatch.setattr(toy.deployment.tokenizer, "encode", None)
+
+
+@pytest.mark.parametrize("prompts", [[[5]] * 33, [[VOCAB]] * 33, ["x"] * 33])
+@pytest.mark.usefixtures("no_tokenising")
+def test_more_prompts_than_the_server_can_hold_are_refused_at_once(toy: Frontend, prompts: list[object]):
+    response = post(toy, "/v1/completions", COMPLETION | {"prompt": prompts})
     assert response.status_code == 400
     assert "32 requests" in response.json()["error"]["message"]
+
+
+def test_too_many_ids_are_refused_before_any_of_them(toy: Frontend):
+    response = post(toy, "/v1/completions", COMPLETION | {"prompt": [VOCAB] * CONTEXT})
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.usefixtures("no_tokenising")
+def test_a_text_that_no_tokenising_could_make_fit_is_not_tokenised(toy: Frontend, path: str):
+    text = "x" * CONTEXT * toy.deployment.tokenizer.most_bytes
+    body = COMPLETION | {"prompt": text} if path == "/v1/completions" else CHAT | {"messages": [
+        {"role": "user", "content": text}]}  # fmt: skip
+    error = post(toy, path, body).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "tokens. However, you requested at least 2" in error["message"]
+
+
+def test_few_prompts_are_tokenised_at_once(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    toy = serve()
+    lock, running, most = threading.Lock(), 0, 0
+
+    def encode(text: str) -> list[int]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+        return [5]
+
+    monkeypatch.setattr(toy.deployment.tokenizer, "encode", encode)
+    with ThreadPoolExecutor(16) as pool:
+        load = [pool.submit(post, toy, "/v1/completions", COMPLETION) for _ in range(16)]
+    assert {future.result().status_code for future in load} == {200}
+    assert 1 < most <= 4
+
+
+def test_a_large_body_is_parsed_off_the_event_loop(toy: Frontend, monkeypatch: pytest.MonkeyPatch):
+    threads = []
+
+    def loads(body: bytes) -> object:
+        threads.append(threading.current_thread().name)
+        return json.loads(body)
+
+    monkeypatch.setattr(aside, "json", SimpleNamespace(loads=loads))
+    for size in (10, 100_000):
+        assert post(toy, "/v1/completions", COMPLETION | {"user": "x" * size}).status_code == 200
+    inline, large = threads
+    assert large.startswith("aside")
+    assert not inline.startswith("aside")
 
 
 def test_what_only_the_engine_knows_it_cannot_serve_is_a_bad_request(serve: ServeToy):
