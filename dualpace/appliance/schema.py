@@ -136,8 +136,6 @@ class CompletionRequest(SamplingFields):
         f"up to {MAX_TOP_LOGPROBS}.",
     )
 
-    @property
-    def wanted_logprobs(self) -> int | None:
     @model_validator(mode="before")
     @classmethod
     def _refuse_prompt_logprobs(cls, fields: Any) -> Any:
@@ -150,6 +148,8 @@ class CompletionRequest(SamplingFields):
             )
         return fields
 
+    @property
+    def wanted_logprobs(self) -> int | None:
         """As SamplingFields has it."""
         return self.logprobs
 
