@@ -19,7 +19,7 @@ def check(result: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-Argument = torch.Tensor | int | float | ctypes.c_int64 | ctypes.c_void_p
+Argument = torch.Tensor | int | float | ctypes.c_int64 | ctypes.c_void_p | None
 
 
 def _typed(argument: Argument) -> tuple[Any, type]:
@@ -30,6 +30,8 @@ def _typed(argument: Argument) -> tuple[Any, type]:
             return argument, ctypes.c_float
         case int():
             return argument, ctypes.c_int
+        case None:
+            return 0, ctypes.c_void_p
     return argument.value, type(argument)
 
 
@@ -45,21 +47,25 @@ def mapped(address: int, size: int) -> Iterator[ctypes.c_void_p]:
 
 
 class Cubin:
-    """A loaded cubin. Every kernel of it is launched with the most threads it was compiled for."""
+    """A loaded cubin.
+
+    Every kernel of it is launched with the most threads it was compiled for, and with as much dynamic shared memory as
+    the constant `NAME_shared_bytes` says, if there is one.
+    """
 
     def __init__(self, path: Path) -> None:
         torch.zeros(1, device="cuda")  # makes torch's context the current one
         self._module = check(driver.cuModuleLoadData(path.read_bytes()))
-        self._kernels: dict[str, tuple[Any, int]] = {}
+        self._kernels: dict[str, tuple[Any, int, int]] = {}
 
     def launch(self, name: str, grid: tuple[int, ...], *arguments: Argument) -> None:
         """Launch `name` on torch's current stream. Tensors go as pointers, int as int32, float as fp32."""
-        kernel, threads = self._kernel(name)
+        kernel, threads, shared = self._kernel(name)
         typed = tuple(_typed(argument) for argument in arguments)
         operands = tuple(value for value, _ in typed), tuple(kind for _, kind in typed)
         x, y, z = (*grid, 1, 1)[:3]
         stream = torch.cuda.current_stream().cuda_stream
-        check(driver.cuLaunchKernel(kernel, x, y, z, threads, 1, 1, 0, stream, operands, 0))
+        check(driver.cuLaunchKernel(kernel, x, y, z, threads, 1, 1, shared, stream, operands, 0))
 
     def constant(self, name: str) -> int:
         """The 8-byte constant `name`."""
@@ -71,13 +77,22 @@ class Cubin:
 
     def resident_ctas(self, name: str) -> int:
         """CTAs of `name` that the whole GPU runs at once."""
-        kernel, threads = self._kernel(name)
-        per_sm: int = check(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel, threads, 0))
+        kernel, threads, shared = self._kernel(name)
+        per_sm: int = check(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel, threads, shared))
         return per_sm * torch.cuda.get_device_properties().multi_processor_count
 
-    def _kernel(self, name: str) -> tuple[Any, int]:
+    def _kernel(self, name: str) -> tuple[Any, int, int]:
+        """The kernel, its threads and its dynamic shared memory."""
         if name not in self._kernels:
             kernel = check(driver.cuModuleGetFunction(self._module, name.encode()))
-            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
-            self._kernels[name] = kernel, check(driver.cuFuncGetAttribute(attribute, kernel))
+            attributes = driver.CUfunction_attribute
+            threads = check(driver.cuFuncGetAttribute(attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel))
+            shared = self.constant(f"{name}_shared_bytes") if self._has(f"{name}_shared_bytes") else 0
+            limit = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            check(driver.cuFuncSetAttribute(kernel, limit, shared))
+            self._kernels[name] = kernel, threads, shared
         return self._kernels[name]
+
+    def _has(self, constant: str) -> bool:
+        status, *_ = driver.cuModuleGetGlobal(self._module, constant.encode())
+        return bool(status == driver.CUresult.CUDA_SUCCESS)

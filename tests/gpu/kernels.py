@@ -1,6 +1,7 @@
 """The attention kernels of a layer, launched on a batch."""
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,14 +11,33 @@ from .batch import Batch
 if TYPE_CHECKING:
     from .device import Cubin
 
+MAX_SHARES = 1024  # kMaxShares of attention.cuh
+
+
+class Route(IntEnum):
+    """The list builders."""
+
+    SPLIT = 0
+    WORKQUEUE = 1
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Partial results by task, poison at first: `out` [tasks][heads][head_dim], `lse` [tasks][heads] of a slice."""
+
+    out: torch.Tensor
+    lse: torch.Tensor
+
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels of `cubin` on `batch`. `ctas` is the first dimension of the grids, which no result may depend on."""
+    """Kernels of `cubin` on `batch`. `ctas` is the size of the grids, which no result may depend on."""
 
     cubin: "Cubin"
     batch: Batch
     ctas: int = 23
+    route: Route = Route.SPLIT
+    shares: int = 37
 
     def append(self, group: int, magnitude: float = 1.0) -> None:
         """Rotate the batch's queries in place, and its keys and values into the group's pool."""
@@ -35,40 +55,61 @@ class Kernels:
             batch.pools[group],
         )
 
+    @property
+    def slices(self) -> int:
+        """Parts of the heads that have tasks of their own."""
+        return self.cubin.constant("dp_attention_slices")
+
+    @property
+    def slice_heads(self) -> int:
+        """Heads of a slice."""
+        return self.cubin.constant("dp_attention_slice_heads")
+
     def tasks(self) -> torch.Tensor:
         """The batch's tasks, for every group."""
-        size = self.cubin.constant("dp_attention_tasks_bytes") // 4
-        tasks = torch.full((size,), -1, dtype=torch.int32, device="cuda")
+        tasks = torch.full(
+            (self.cubin.constant("dp_attention_tasks_bytes") // 4,), -1, dtype=torch.int32, device="cuda"
+        )
         self.list_tasks(tasks)
         return tasks
 
-    def partials(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Partial outputs [tasks][heads][head_dim] and LSE [tasks][heads] that nobody has written yet."""
+    def first_tasks(self, tasks: torch.Tensor) -> list[list[int]]:
+        """Of the first group, the first task of every slice of every token and the end: [tokens][slices + 1]."""
+        first = tasks[MAX_SHARES + 3 :][: self.batch.tokens * self.slices + 1].tolist()
+        return [first[token * self.slices :][: self.slices + 1] for token in range(self.batch.tokens)]
+
+    def partials(self) -> Partials:
+        """Room for the partial results of any step."""
         tasks, model = self.cubin.constant("dp_attention_max_tasks"), self.batch.plan.model
-        lse = torch.full((tasks, model.heads), torch.nan, device="cuda")
-        return lse[:, :, None].repeat(1, 1, model.head_dim), lse
+        lse = torch.full((tasks, self.slice_heads), torch.nan, device="cuda")
+        return Partials(lse[:, :, None].repeat(1, 1, model.head_dim), lse)
 
     def attend(self, group: int) -> torch.Tensor:
         """Attention of the group, from the step to the output [tokens][heads][head_dim]."""
-        tasks, (partial, lse), out = self.tasks(), self.partials(), self.batch.poisoned()
-        self.attention(group, self.batch.pools[group], tasks, partial, lse)
-        self.merge(group, tasks, partial, lse, out)
+        tasks, partials, out = self.tasks(), self.partials(), self.batch.poisoned()
+        self.attention(group, self.batch.pools[group], tasks, partials, out)
+        return out
+
+    def attend_apart(self, group: int) -> torch.Tensor:
+        """The same with every task's result left partial and merged by a kernel of its own."""
+        tasks, partials, out = self.tasks(), self.partials(), self.batch.poisoned()
+        self.attention(group, self.batch.pools[group], tasks, partials, None)
+        self.merge(group, tasks, partials, out)
         return out
 
     def list_tasks(self, tasks: torch.Tensor) -> None:
         """dp_attention_tasks."""
-        self.cubin.launch("dp_attention_tasks", (len(self.batch.pools),), self.batch.step, tasks)
+        grid = (len(self.batch.pools),)
+        self.cubin.launch("dp_attention_tasks", grid, self.batch.step, int(self.route), self.shares, tasks)
 
     def attention(
-        self, group: int, pool: torch.Tensor, tasks: torch.Tensor, partial: torch.Tensor, lse: torch.Tensor
+        self, group: int, pool: torch.Tensor, tasks: torch.Tensor, partials: Partials, out: torch.Tensor | None
     ) -> None:
         """dp_attention over `pool`."""
-        grid = (self.ctas, self.batch.plan.model.kv_heads)
-        self.cubin.launch("dp_attention", grid, self.batch.step, group, tasks, self.batch.qkv, pool, partial, lse)
+        operands = (self.batch.qkv, pool, partials.out, partials.lse, out)
+        self.cubin.launch("dp_attention", (self.ctas,), self.batch.step, group, tasks, *operands)
 
-    def merge(
-        self, group: int, tasks: torch.Tensor, partial: torch.Tensor, lse: torch.Tensor, out: torch.Tensor
-    ) -> None:
+    def merge(self, group: int, tasks: torch.Tensor, partials: Partials, out: torch.Tensor) -> None:
         """dp_attention_merge."""
-        grid = (self.ctas, self.batch.plan.model.heads)
-        self.cubin.launch("dp_attention_merge", grid, self.batch.step, group, tasks, partial, lse, out)
+        operands = (partials.out, partials.lse, out)
+        self.cubin.launch("dp_attention_merge", (self.ctas,), self.batch.step, group, tasks, *operands)

@@ -43,6 +43,7 @@ def plan(
     element = 4 if dtype == "fp32" else 2
     block = 2 * kv_heads * page_size * head_dim * element
     pages_per_row = -(-context // page_size)
+    history_page = max(64, page_size)
     names = [f"window{window}" if window else "full" for window in windows]
     return Plan(
         name=name,
@@ -92,8 +93,8 @@ def plan(
             max_queued_tokens=8192,
             max_requests=max_batch + 8,
             max_context=context,
-            history_page=64,
-            history_pages=-(-context // 64) * (max_batch + 8),
+            history_page=history_page,
+            history_pages=-(-context // history_page) * (max_batch + 8),
             programs=(
                 Program(kind="decode", rows=max_batch, tokens=max_batch),
                 Program(kind="mixed", rows=max_batch, tokens=step_tokens),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from .batch import TOLERANCE, Batch, Row, batches, step_buffers
-from .kernels import Kernels
+from .kernels import Kernels, Route
 
 pytestmark = pytest.mark.gpu
 
@@ -48,43 +48,72 @@ def test_append_writes_no_other_slot(kernels):
         assert torch.equal(bits(pool), bits(before))
 
 
-def test_attention_matches_float64(kernels):
-    batch = kernels.batch
+@pytest.mark.parametrize("route", Route)
+def test_attention_matches_float64(kernels, route):
+    batch, kernels = kernels.batch, replace(kernels, route=route)
     for group in range(len(batch.pools)):
         kernels.append(group)
         assert "many-pages" not in batch.plan.name or batch.tables[group].max() > 0xFFFF
-        assert worst_error(kernels.attend(group), batch.attention(group)) < TOLERANCE[batch.plan.model.dtype]
+        reference = batch.attention(group)
+        for out in (kernels.attend(group), kernels.attend_apart(group)):
+            assert worst_error(out, reference) < TOLERANCE[batch.plan.model.dtype]
 
 
-def test_merge_takes_partial_results_from_any_producer(plan, cubin):
-    batch = Batch(plan, batches(plan)["edges"])
-    kernels = Kernels(cubin, batch)
-    tasks = kernels.tasks()
-    first = tasks[1 : batch.tokens + 2].tolist()
-    partial, lse = kernels.partials()
-    partial[: first[-1]] = torch.randn_like(partial[: first[-1]])
-    lse[: first[-1]] = 20 * torch.randn_like(lse[: first[-1]])
-    # No key seen by any task of token 0, nor by the first of token 1.
-    lse[: first[1] + 1], partial[: first[1] + 1] = -torch.inf, torch.nan
-    out = batch.poisoned()
-    kernels.merge(0, tasks, partial, lse, out)
+@pytest.mark.parametrize("shares", [1, 5, 132, 1024, 2000])
+def test_attention_matches_float64_for_any_number_of_shares(plan, cubin, shares):
+    kernels = Kernels(cubin, Batch(plan, batches(plan)["decode"]), route=Route.WORKQUEUE, shares=shares)
+    for group in range(len(plan.model.groups)):
+        kernels.append(group)
+        assert worst_error(kernels.attend(group), kernels.batch.attention(group)) < TOLERANCE[plan.model.dtype]
+
+
+def test_tasks_serve_every_layer_of_their_group(plan, cubin):
+    kernels = Kernels(cubin, Batch(plan, batches(plan)["edges"]), route=Route.WORKQUEUE)
+    tasks, partials = kernels.tasks(), kernels.partials()
+    kernels.append(0)
+    outs = [kernels.batch.poisoned() for _ in range(3)]
+    for out in outs:
+        kernels.attention(0, kernels.batch.pools[0], tasks, partials, out)
+    assert torch.equal(outs[0], kernels.attend(0))
+    assert torch.equal(outs[0], outs[1])
+    assert torch.equal(outs[0], outs[2])
+
+
+@pytest.mark.parametrize("route", Route)
+def test_merge_takes_partial_results_from_any_producer(plan, cubin, route):
+    kernels = Kernels(cubin, Batch(plan, batches(plan)["edges"]), route=route)
+    ratio, tasks, partials = plan.model.gqa_ratio, kernels.tasks(), kernels.partials()
+    first = kernels.first_tasks(tasks)
+    count = first[-1][-1]
+    partials.out[:count] = torch.randn_like(partials.out[:count])
+    partials.lse[:count] = 20 * torch.randn_like(partials.lse[:count])
+    # No key seen by any task of token 0, nor by the first of each slice of token 1.
+    unseen = [*range(first[0][-1]), *(begin for begin in first[1][:-1])]
+    partials.lse[unseen], partials.out[unseen] = -torch.inf, torch.nan
+    out = kernels.batch.poisoned()
+    kernels.merge(0, tasks, partials, out)
     assert (out[0] == 0).all()
-    for token in range(1, batch.tokens):
-        mine = slice(first[token] + (token == 1), first[token + 1])
-        weights = lse[mine].double().softmax(0)
-        expected = (weights[:, :, None] * partial[mine].double()).sum(0)
-        if mine.stop > mine.start:
-            assert worst_error(out[token], expected) < TOLERANCE[plan.model.dtype]
+    group_slices = kernels.slices // plan.model.kv_heads
+    for token in range(1, kernels.batch.tokens):
+        for piece in range(kernels.slices):
+            mine = slice(first[token][piece] + (token == 1), first[token][piece + 1])
+            begin = piece // group_slices * ratio + piece % group_slices * kernels.slice_heads
+            heads = min(kernels.slice_heads, ratio - piece % group_slices * kernels.slice_heads)
+            weights = partials.lse[mine, :heads].double().softmax(0)
+            expected = (weights[:, :, None] * partials.out[mine, :heads].double()).sum(0)
+            if mine.stop > mine.start:
+                assert worst_error(out[token, begin : begin + heads], expected) < TOLERANCE[plan.model.dtype]
 
 
-def test_result_does_not_depend_on_the_number_of_ctas(plan, cubin):
-    kernels = Kernels(cubin, Batch(plan, batches(plan)["edges"]))
+@pytest.mark.parametrize("route", Route)
+def test_result_does_not_depend_on_the_number_of_ctas(plan, cubin, route):
+    kernels = Kernels(cubin, Batch(plan, batches(plan)["edges"]), route=route)
     for group in range(len(plan.model.groups)):
         kernels.append(group)
         assert torch.equal(replace(kernels, ctas=1).attend(group), replace(kernels, ctas=1000).attend(group))
 
 
-def test_result_does_not_depend_on_the_other_rows(plan, cubin):
+def test_result_of_the_split_route_does_not_depend_on_the_other_rows(plan, cubin):
     kernels = Kernels(cubin, Batch(plan, batches(plan)["edges"]))
     for group in range(len(plan.model.groups)):
         kernels.append(group)

@@ -1,30 +1,63 @@
-// The work of attention, and how partial results are handed to the merge.
+// The work of attention: what a task is, who does it, and where its result goes.
 #pragma once
 #include "common/layout.hpp"
 #include "cuda/element.cuh"
 
 namespace dp {
 
-// One task a token always fits; the rest is for splitting the rows of long contexts over the whole GPU.
-constexpr int kMaxAttentionTasks = cfg::kMaxStepTokens + cfg::kSpareTasks;
+// Products run on the tensor cores where these take the element type and whole tiles of a head.
+constexpr bool kTensorCores = cfg::kElementBytes == 2 && cfg::kHeadDim % 16 == 0 && cfg::kHeadDim <= 256;
 
-// Keys [begin, end) for one query token, all its heads.
+// A slice is the query heads of one KV head that a CTA attends together, so that their KV is read once. Only a group
+// too large for the registers has more than one; the last may then have fewer heads than the others.
+constexpr int kMaxSliceHeads = kTensorCores ? 16 : 8;
+constexpr int kGroupSlices = (cfg::kGqaRatio + kMaxSliceHeads - 1) / kMaxSliceHeads;
+constexpr int kSliceHeads = (cfg::kGqaRatio + kGroupSlices - 1) / kGroupSlices;
+constexpr int kSlices = cfg::kKvHeads * kGroupSlices;
+
+inline __device__ int kv_head_of(int slice) { return slice / kGroupSlices; }
+inline __device__ int first_head_of(int slice) {
+  return kv_head_of(slice) * cfg::kGqaRatio + slice % kGroupSlices * kSliceHeads;
+}
+inline __device__ int heads_of(int slice) {
+  const int left = cfg::kGqaRatio - slice % kGroupSlices * kSliceHeads;
+  return left < kSliceHeads ? left : kSliceHeads;
+}
+
+// Keys [begin, end), at least one, for one slice of the heads of one query token.
 struct AttentionTask {
   int32_t token;
+  int32_t row_slot;
+  int32_t slice;
+  int32_t tasks;  // of this slice of this token
   int32_t begin;
   int32_t end;
 };
 
-// The tasks of one layer group in a step, ordered by token: those of token t are [first[t], first[t + 1]).
+// Workqueues end tasks at multiples of this many keys: what the warps of a CTA read at a time.
+constexpr int kTaskKeys = 64;
+
+// The list is cut into equal shares, a CTA each; more of them than any GPU runs at once.
+constexpr int kMaxShares = 1024;
+
+// Each slice of each token has a task, and each share cuts at most one more; the rest is for splits.
+constexpr int kMaxAttentionTasks = (cfg::kMaxStepTokens + cfg::kSpareTasks) * kSlices;
+static_assert(cfg::kSpareTasks >= kMaxShares, "every share may cut a task in two");
+
+// The tasks of one layer group in a step, ordered by token, slice and key. Those of share s are
+// [share[s], share[s + 1]), those of slice s of token t [first[p], first[p + 1]) with p = t * kSlices + s.
 struct AttentionTasks {
   int32_t count;
-  int32_t first[cfg::kMaxStepTokens + 1];
+  int32_t shares;
+  int32_t share[kMaxShares + 1];
+  int32_t first[cfg::kMaxStepTokens * kSlices + 1];
+  int32_t arrived[cfg::kMaxStepTokens * kSlices];  // tasks whose partial results are there; zero between layers
   AttentionTask task[kMaxAttentionTasks];
 };
 
 // Partial results, by task: the output over its keys alone, normalised, and the natural logarithm of the sum of
-// exponentials, minus infinity if no key was seen. Whoever produces them, dp_attention_merge combines them.
-using PartialOut = float[cfg::kHeads][cfg::kHeadDim];
-using PartialLse = float[cfg::kHeads];
+// exponentials, minus infinity if no key was seen. Whoever produces them, one merge combines them.
+using PartialOut = float[kSliceHeads][cfg::kHeadDim];
+using PartialLse = float[kSliceHeads];
 
 }  // namespace dp

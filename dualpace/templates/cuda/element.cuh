@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "common/config.hpp"
 
 namespace dp {
@@ -37,6 +39,12 @@ inline __device__ float widen(__half x) { return __half2float(x); }
 inline __device__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
 
 inline __device__ Element narrow(float x) { return ElementOf<cfg::kDType>::narrow(x); }
+
+inline __device__ void narrow(float4 x, Element* out) {
+  alignas(16) const Element elements[4] = {narrow(x.x), narrow(x.y), narrow(x.z), narrow(x.w)};
+  using Quad = std::conditional_t<sizeof(Element) == 4, uint4, uint2>;
+  *reinterpret_cast<Quad*>(out) = *reinterpret_cast<const Quad*>(elements);
+}
 
 inline __device__ uint4 load_vector(const Element* address) { return *reinterpret_cast<const uint4*>(address); }
 

@@ -1,0 +1,182 @@
+// The merge of softmaxes over disjoint keys: of the parts of a CTA into a task's result, of tasks into a token's
+// output.
+#pragma once
+#include <cmath>
+
+#include "cuda/attention.cuh"
+
+namespace dp {
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+// 2^x; 0 for minus infinity.
+inline __device__ float exp2_fast(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// What a part has seen, relative to its largest score, when that may be minus infinity: none of its keys.
+inline __device__ float weight_of(float max, float largest) {
+  return max == -INFINITY ? 0.0f : exp2_fast(max - largest);
+}
+
+// Softmaxes of the parts of a CTA, in shared memory: largest score in units of log2, sum of exponentials relative to it
+// and sum of the values so weighted. Rows are padded so that the lanes of a tensor-core fragment hit different banks.
+template <int kParts>
+struct Exchange {
+  float max[kParts][kSliceHeads];
+  float sum[kParts][kSliceHeads];
+  alignas(16) float value[kParts][kSliceHeads][cfg::kHeadDim + 4];
+  bool last;
+};
+
+constexpr int kHeadQuads = cfg::kHeadDim / 4;
+
+// Where a layer's results go. Without `out` they stay partial, for dp_attention_merge to combine with others.
+struct Results {
+  AttentionTasks& tasks;
+  PartialOut* partial;
+  PartialLse* lse;
+  Element* out;  // [tokens][kHeads][kHeadDim]
+};
+
+// Combines the first `parts` parts of each head, and calls store(head of the slice, quad of the head, value, LSE) for
+// every four elements of the normalised output. All zeros where no key was seen.
+template <int kThreads, int kParts, class Store>
+__device__ void combine(const Exchange<kParts>& exchange, int parts, int heads, Store store) {
+  for (int i = threadIdx.x; i < heads * kHeadQuads; i += kThreads) {
+    const int head = i / kHeadQuads, quad = i % kHeadQuads;
+    float largest = -INFINITY;
+    for (int p = 0; p < parts; ++p) largest = fmaxf(largest, exchange.max[p][head]);
+    float sum = 0;
+    float4 value = {};
+    for (int p = 0; p < parts; ++p) {
+      const float weight = weight_of(exchange.max[p][head], largest);
+      const float4 part = *reinterpret_cast<const float4*>(&exchange.value[p][head][quad * 4]);
+      sum += weight * exchange.sum[p][head];
+      value = {value.x + weight * part.x, value.y + weight * part.y, value.z + weight * part.z,
+               value.w + weight * part.w};
+    }
+    const float scale = sum > 0 ? 1 / sum : 0.0f;
+    store(head, quad, float4{value.x * scale, value.y * scale, value.z * scale, value.w * scale},
+          (largest + log2f(sum)) * kLn2);
+  }
+}
+
+template <int kThreads, int kParts>
+__device__ void combine_into(Element* out, int token, int slice, const Exchange<kParts>& exchange, int parts) {
+  Element* heads = out + (int64_t{token} * cfg::kHeads + first_head_of(slice)) * cfg::kHeadDim;
+  combine<kThreads>(exchange, parts, heads_of(slice), [&](int head, int quad, float4 value, float) {
+    narrow(value, heads + head * cfg::kHeadDim + quad * 4);
+  });
+}
+
+// Merges the partial results of a token's slice into `out`: each warp combines those of a head, or of a share of the
+// tasks of a head, for the CTA to combine. All threads call it, with a barrier before the exchange is used again.
+template <int kThreads, int kParts>
+__device__ void merge(const Results& results, int token, int slice, Exchange<kParts>& exchange) {
+  constexpr int kWarps = kThreads / 32;
+  constexpr int kShares = kWarps > kSliceHeads ? kWarps / kSliceHeads : 1;
+  static_assert(kShares <= kParts);
+  constexpr int kQuads = (kHeadQuads + 31) / 32;  // of a lane
+  const int lane = threadIdx.x % 32;
+  const int pair = token * kSlices + slice;
+  const int begin = results.tasks.first[pair], end = results.tasks.first[pair + 1];
+  for (int i = threadIdx.x / 32; i < kShares * kSliceHeads; i += kWarps) {
+    const int head = i % kSliceHeads, share = i / kSliceHeads;
+    float largest = -INFINITY;
+    for (int task = begin + lane; task < end; task += 32) largest = fmaxf(largest, __ldcg(&results.lse[task][head]));
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+    float sum = 0;
+    float4 value[kQuads] = {};
+#pragma unroll 8
+    for (int task = begin + share; task < end; task += kShares) {
+      const float weight = weight_of(__ldcg(&results.lse[task][head]) * kLog2E, largest * kLog2E);
+      sum += weight;
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        const int quad = lane + 32 * j;
+        if (quad >= kHeadQuads) continue;
+        const float4 part = __ldcg(reinterpret_cast<const float4*>(&results.partial[task][head][quad * 4]));
+        if (weight > 0) {
+          value[j] = {value[j].x + weight * part.x, value[j].y + weight * part.y, value[j].z + weight * part.z,
+                      value[j].w + weight * part.w};
+        }
+      }
+    }
+    exchange.max[share][head] = largest * kLog2E;
+    exchange.sum[share][head] = sum;
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int quad = lane + 32 * j;
+      if (quad < kHeadQuads) *reinterpret_cast<float4*>(&exchange.value[share][head][quad * 4]) = value[j];
+    }
+  }
+  __syncthreads();
+  combine_into<kThreads>(results.out, token, slice, exchange, kShares);
+}
+
+// Takes the parts of finished tasks from the exchange, for all threads of the CTA: to `out` if they are all of a
+// token's slice, else to a partial result, and whoever brings the last of the slice merges them. Whether this CTA did
+// is looked at only when the next task is finished: the answer takes as long as many keys.
+template <int kThreads, int kParts>
+class Finisher {
+ public:
+  __device__ Finisher(const Results& results, Exchange<kParts>& exchange) : results_(results), exchange_(exchange) {}
+
+  // The `index`-th task, whose parts are in the exchange; afterwards that is free again.
+  __device__ void take(int index, const AttentionTask& task) {
+    const bool merges = is_last();
+    const bool whole = results_.out && task.tasks == 1;
+    if (whole) {
+      combine_into<kThreads>(results_.out, task.token, task.slice, exchange_, kParts);
+    } else {
+      combine<kThreads>(exchange_, kParts, heads_of(task.slice), [&](int head, int quad, float4 value, float lse) {
+        *reinterpret_cast<float4*>(&results_.partial[index][head][quad * 4]) = value;
+        if (quad == 0) results_.lse[index][head] = lse;
+      });
+    }
+    __syncthreads();
+    if (merges) merge_before();
+    before_ = task;
+    waits_ = results_.out && !whole;
+    if (waits_ && threadIdx.x == 0) {
+      __threadfence();
+      arrived_ = atomicAdd(&results_.tasks.arrived[pair()], 1) + 1;
+    }
+  }
+
+  // After the last task.
+  __device__ void leave() {
+    if (is_last()) merge_before();
+    __syncthreads();
+  }
+
+ private:
+  __device__ int pair() const { return before_.token * kSlices + before_.slice; }
+
+  // A barrier, and whether the task before was the last of its slice to arrive.
+  __device__ bool is_last() {
+    if (threadIdx.x == 0) exchange_.last = waits_ && arrived_ == before_.tasks;
+    __syncthreads();
+    return exchange_.last;
+  }
+
+  __device__ void merge_before() {
+    if (threadIdx.x == 0) results_.tasks.arrived[pair()] = 0;
+    __threadfence();
+    merge<kThreads>(results_, before_.token, before_.slice, exchange_);
+    __syncthreads();
+  }
+
+  Results results_;
+  Exchange<kParts>& exchange_;
+  AttentionTask before_ = {};
+  bool waits_ = false;
+  int arrived_ = 0;
+};
+
+}  // namespace dp
