@@ -2,8 +2,8 @@
 
     python -m benchmarks.scheduler [-o benchmarks/results/scheduler.json]
 
-The plan is that of Llama-3.1-8B on H200: 256 rows, its pages, its rings. A step retires and publishes 256 tokens, reads
-the rings and lays out the next 256. The model's part is not run.
+A step of 256 rows retires and publishes 256 tokens, reads the rings and lays out the next 256, with the plan of
+Llama-3.1-8B on H200. Sampling is of its 128,256 ids and of the 262,144 of Gemma 3. The model's part is not run.
 """
 
 import argparse
@@ -14,40 +14,53 @@ import re
 import statistics
 import tempfile
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.ring import FrontendRing, SamplingParams
 from dualpace.engine.scheduler import HostScheduler
+from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
 from tests.plans import example
-from tests.scheduler.engines import compile_host
+from tests.scheduler.engines import Libraries, compile_host
 
-SPEC = "llama-3.1-8b-h200"
+SPECS = ("llama-3.1-8b-h200", "quickstart")
+ROWS = (1, 64, 256)
 PROMPT = 128
+LONG_PROMPT = 4_000
+LONG = "4,000 tokens"
 STEPS = 400
-SAMPLERS = {
+PENALTIES = {"temperature": 0.0, "repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.5}
+SAMPLERS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "temperature": {},
     "top_k 50": {"top_k": 50},
     "top_p 0.9": {"top_p": 0.9},
     "top_k 50, top_p 0.9, min_p 0.01": {"top_k": 50, "top_p": 0.9, "min_p": 0.01},
+    "greedy, logprobs": {"temperature": 0.0, "logprobs": 0},
+    "greedy, 20 top logprobs": {"temperature": 0.0, "logprobs": 20},
+    "greedy, all penalties": PENALTIES,
+    f"greedy, all penalties, {LONG}": PENALTIES,
+    "temperature, 300 biases": {"logit_bias": tuple((token, 1.0) for token in range(300))},
 }
 
 
 class Bench:
     """A scheduler with `rows` running rows."""
 
-    def __init__(self, folder: Path, rows: int, params: SamplingParams) -> None:
-        self.plan = example(SPEC)
-        libraries = compile_host(self.plan, folder, "-O3")
-        self.memory = RingMemory(folder / "rings", self.plan)
-        self.scheduler = HostScheduler(libraries.engine, self.memory, self.plan)
+    def __init__(
+        self, folder: Path, plan: Plan, libraries: Libraries, rows: int, prompt: int = PROMPT, **params: Any
+    ) -> None:
+        self.memory = RingMemory(folder / "rings", plan)
+        self.scheduler = HostScheduler(libraries.engine, self.memory, plan)
         self.ring = FrontendRing(libraries.ring, self.memory.path)
         for tag in range(rows):
-            assert self.ring.submit(tag, [1] * PROMPT, params)
+            assert self.ring.submit(tag, [n % 30_000 for n in range(prompt)], SamplingParams(4096, **params))
         while self.scheduler.schedule().kind is not StepKind.DECODE:
             self.accept()
 
@@ -64,9 +77,8 @@ class Bench:
         self.memory.close()
 
 
-def schedule_times(folder: Path, rows: int) -> list[float]:
+def schedule_times(bench: Bench, rows: int) -> list[float]:
     """Seconds of each step of `rows` decoding rows."""
-    bench = Bench(folder, rows, SamplingParams(max_tokens=4096))
     times = []
     for _ in range(STEPS):
         bench.accept()
@@ -74,22 +86,19 @@ def schedule_times(folder: Path, rows: int) -> list[float]:
         step = bench.scheduler.schedule()
         times.append(time.perf_counter() - start)
         assert step.rows == rows
-    bench.close()
     return times
 
 
-def sample_times(folder: Path, params: SamplingParams) -> list[float]:
+def sample_times(bench: Bench, vocab: int) -> list[float]:
     """Seconds of sampling one row."""
-    bench = Bench(folder, 1, params)
-    logits = np.random.default_rng(0).normal(0, 3, (1, bench.plan.model.vocab)).astype(np.float32)
+    logits = np.random.default_rng(0).normal(0, 3, (1, vocab)).astype(np.float32)
     times = []
     for _ in range(20):
         start = time.perf_counter()
-        bench.scheduler.sample(logits.ctypes.data, logits.shape[1])
+        bench.scheduler.sample(logits.ctypes.data, vocab)
         times.append(time.perf_counter() - start)
         bench.accept()
         bench.scheduler.schedule()
-    bench.close()
     return times
 
 
@@ -98,19 +107,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path)
     output = parser.parse_args().output
-    results: dict[str, dict[str, float]] = {"step_us": {}, "sample_us": {}}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for rows in (1, 64, 256):
-            times = schedule_times(folder, rows)
-            results["step_us"][f"{rows} rows"] = round(statistics.median(times) * 1e6, 1)
-            results["step_us"][f"{rows} rows, p99"] = round(statistics.quantiles(times, n=100)[-1] * 1e6, 1)
-        for label, params in SAMPLERS.items():
-            times = sample_times(folder, SamplingParams(max_tokens=100, **params))
-            results["sample_us"][label] = round(statistics.median(times) * 1e6, 1)
+    results: dict[str, dict[str, float]] = {"step_us": {}}
+    for spec in SPECS:
+        plan = example(spec)
+        vocab = plan.model.vocab
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            libraries = compile_host(plan, folder, "-O3")
+            bench = partial(Bench, folder, plan, libraries)
+            for rows in ROWS if spec == SPECS[0] else ():
+                with closing(bench(rows)) as running:
+                    times = schedule_times(running, rows)
+                results["step_us"][f"{rows} rows"] = round(statistics.median(times) * 1e6, 1)
+                results["step_us"][f"{rows} rows, p99"] = round(statistics.quantiles(times, n=100)[-1] * 1e6, 1)
+            of_vocab = results.setdefault(f"sample_us, {vocab:,} ids", {})
+            for label, params in SAMPLERS.items():
+                with closing(bench(1, LONG_PROMPT if label.endswith(LONG) else PROMPT, **params)) as running:
+                    of_vocab[label] = round(statistics.median(sample_times(running, vocab)) * 1e6, 1)
     for kind, values in results.items():
         for label, value in values.items():
-            print(f"{kind:10} {label:32} {value:8.1f}")
+            print(f"{kind:24} {label:36} {value:8.1f}")
     if output:
         models = re.findall(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
         machine = f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores, g++ -O3"
