@@ -7,12 +7,9 @@ import ctypes
 import http.client
 import os
 import select
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,10 +18,10 @@ from typing import Self
 
 from dualpace.plan.manifest import Manifest
 from dualpace.plan.plan import Plan
+from dualpace.run_folder import RunFolder
 
 ENGINE = "dualpace.engine.cpu"
 FRONTEND = "dualpace.appliance.server"
-SHARED_MEMORY = Path("/dev/shm")
 ENGINE_STOP_SECONDS = 10.0
 FRONTEND_STOP_SECONDS = 5.0  # beyond `serving.drain`
 POLL_SECONDS = 0.05
@@ -46,21 +43,21 @@ class LaunchError(Exception):
 class Appliance:
     """A running deployment. Leaving the context drains the frontend, then stops the engine; no process outlives it.
 
-    `host` and `port` are where the frontend listens; port 0 takes a free one. `threads` 0 leaves the number to the
-    engine. With `quiet` what the processes write is kept for the message of a failure instead of shown.
+    `host` and `port` are where the frontend listens; port 0 takes a free one, known once it has started. `threads` 0
+    leaves the number to the engine. With `quiet` what the processes write is kept for the message of a failure instead
+    of shown.
     """
 
     def __init__(
         self, bundle: Path, manifest: Manifest, host: str, port: int, threads: int = 0, quiet: bool = False
     ) -> None:
         self.host = host
-        self.port = port or _free_port(host)
+        self.port = port
         self.drain = manifest.plan.serving.drain
         self._bundle = bundle
         self._threads = threads
         self._quiet = quiet
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._folder = Path()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -74,7 +71,7 @@ class Appliance:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def __enter__(self) -> Self:
-        self._folder = Path(tempfile.mkdtemp(prefix="dualpace-", dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
+        self._folder = RunFolder()
         return self
 
     def __exit__(
@@ -87,17 +84,23 @@ class Appliance:
             for process in self._processes.values():
                 process.kill()
                 process.wait()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()
 
     def start(self, say: Callable[[str], None]) -> None:
         """Start both processes and wait until requests are served. Raises LaunchError if one of them ends."""
-        rings = self._folder / "rings"
+        rings = self._folder.path / "rings"
         say("start the engine")
         threads = ("--threads", str(self._threads)) if self._threads else ()
         self._spawn(ENGINE, "--rings", str(rings), *threads)
         self._wait_until(rings.exists)
         say("start the frontend")
-        self._spawn(FRONTEND, "--rings", str(rings), "--host", self.host, "--port", str(self.port))
+        port = self._folder.path / "port"
+        self._spawn(
+            FRONTEND, "--rings", str(rings), "--host", self.host, "--port", str(self.port), "--port-file", str(port)
+        )
+        # Until it listens, whatever answers there is not this frontend.
+        self._wait_until(lambda: port.exists() and port.read_text().endswith("\n"))
+        self.port = int(port.read_text())
         say("load the model")
         self._wait_until(self._healthy)
 
@@ -132,6 +135,7 @@ class Appliance:
                 stdout=output,
                 stderr=output,
                 process_group=0,
+                pass_fds=(self._folder.lock,),
                 preexec_fn=partial(_die_with, os.getpid()),
             )
         finally:
@@ -149,7 +153,7 @@ class Appliance:
             process.kill()
 
     def _log(self, module: str) -> Path:
-        return self._folder / f"{module}.log"
+        return self._folder.path / f"{module}.log"
 
     def _healthy(self) -> bool:
         connection = http.client.HTTPConnection(*self.address, timeout=1)
@@ -182,10 +186,3 @@ def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it died before it could be asked for
         os._exit(1)
-
-
-def _free_port(host: str) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.bind((host, 0))
-        return int(listener.getsockname()[1])

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from dualpace.model.chat import ChatError, ChatTemplate
 from dualpace.model.tokenizer import Detokenizer, Tokenizer, TokenizerError
+from dualpace.plan.api_keys import read_api_keys
 from dualpace.plan.manifest import GENERATION, TOKENIZER, BundleError, Generation, read_manifest
 from dualpace.plan.plan import Plan
 
@@ -94,19 +95,6 @@ def load(bundle: Path) -> Deployment:
         generation=generation,
         tokenizer=tokenizer,
         chat=chat,
-        api_keys=_api_keys(manifest.plan.serving.api_key_file),
+        api_keys=read_api_keys(manifest.plan.serving.api_key_file),
         created=int(time.time()),
     )
-
-
-def _api_keys(file: str) -> tuple[bytes, ...]:
-    if not file:
-        return ()
-    try:
-        lines = Path(file).read_bytes().splitlines()
-    except OSError as error:
-        raise BundleError(f"serving.api_key_file {file}: {error.strerror}; mount it or change the spec") from error
-    keys = tuple(line.strip() for line in lines if line.strip())
-    if not keys:
-        raise BundleError(f"serving.api_key_file {file} holds no key; write one a line")
-    return keys

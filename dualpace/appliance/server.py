@@ -37,10 +37,13 @@ UNREAD_S = 60
 class Server(uvicorn.Server):
     """Drains at the first SIGINT or SIGTERM; exits at once at the second."""
 
-    def __init__(self, deployment: Deployment, dispatcher: Dispatcher, listener: socket.socket) -> None:
+    def __init__(
+        self, deployment: Deployment, dispatcher: Dispatcher, listener: socket.socket, port_file: Path | None
+    ) -> None:
         self._deployment = deployment
         self._dispatcher = dispatcher
         self._listener = listener
+        self._port_file = port_file
         self._drain = deployment.plan.serving.drain
         super().__init__(
             uvicorn.Config(
@@ -61,7 +64,10 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
         await super().startup(sockets)
-        _say(describe(self._deployment, *self._listener.getsockname()[:2]))
+        host, port = self._listener.getsockname()[:2]
+        _say(describe(self._deployment, host, port))
+        if self._port_file:
+            self._port_file.write_text(f"{port}\n")
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -120,6 +126,7 @@ def main() -> int:
     parser.add_argument("--ring", type=int, default=0, help="this frontend's ring")
     parser.add_argument("--host", help="address to listen on; the plan's by default")
     parser.add_argument("--port", type=int, help="TCP port, 0 picks one; the plan's by default")
+    parser.add_argument("--port-file", type=Path, help="a file to write the port into, as a line, once it listens")
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -140,7 +147,8 @@ def main() -> int:
         ring.close()
         return 2
     try:
-        Server(deployment, Dispatcher(ring, deployment.plan.schedule), listener).run(sockets=[listener])
+        dispatcher = Dispatcher(ring, deployment.plan.schedule)
+        Server(deployment, dispatcher, listener, arguments.port_file).run(sockets=[listener])
     finally:
         ring.close()
     return 0

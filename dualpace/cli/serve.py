@@ -59,10 +59,15 @@ def generate(
     from dualpace.build.progress import report_to
     from dualpace.completion import CompletionError, complete
     from dualpace.launch import Appliance, LaunchError, end_on_signals
+    from dualpace.plan.api_keys import read_api_keys
+    from dualpace.plan.manifest import BundleError
 
     bundle, manifest = _served(source, store)
     serving = manifest.plan.serving
-    keys = Path(serving.api_key_file).read_text(encoding="utf-8").split() if serving.api_key_file else []
+    try:
+        keys = read_api_keys(serving.api_key_file)
+    except BundleError as error:
+        fail(str(error))
     request = {
         "model": serving.model_name,
         "prompt": prompt,
@@ -76,9 +81,8 @@ def generate(
             with report_to(sys.stderr) as progress:
                 appliance.start(progress.step)
             echo = iter([prompt])
-            timing = complete(
-                appliance.address, keys[0] if keys else "", request, lambda text: write(next(echo, "") + text)
-            )
+            key = keys[0].decode("latin-1") if keys else ""
+            timing = complete(appliance.address, key, request, lambda text: write(next(echo, "") + text))
             write("\n")
     except LaunchError as error:
         fail(str(error), Exit.USAGE if error.usage else Exit.INTERNAL)

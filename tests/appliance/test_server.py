@@ -31,7 +31,12 @@ def start(tmp_path: Path) -> Iterator[StartProcess]:
             bundle = write_bundle(tmp_path / "bundle", **options)
             command = [sys.executable, "-m", "tests.appliance.fake_server", str(step_s), bundle, "--rings", "none"]
             process = stack.enter_context(
-                subprocess.Popen([*command, "--port", "0"], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+                subprocess.Popen(
+                    [*command, "--port", "0", "--port-file", tmp_path / "port"],
+                    cwd=ROOT,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
             )
             stack.callback(process.kill)
             line = process.stderr.readline()
@@ -50,6 +55,12 @@ def refuses_connections(url: str) -> bool:
     host, port = url.removeprefix("http://").split(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) != 0
+
+
+def test_the_port_that_it_picked_is_in_the_file_that_was_asked_for(start: StartProcess, tmp_path: Path):
+    _, url = start()
+    wait_for((tmp_path / "port").exists)
+    assert url.endswith(f":{int((tmp_path / 'port').read_text())}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

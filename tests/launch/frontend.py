@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 bundle, rings = Path(sys.argv[1]), Path(sys.argv[3])
-host, port = sys.argv[5], int(sys.argv[7])
+host, port, port_file = sys.argv[5], int(sys.argv[7]), Path(sys.argv[9])
 assert rings.read_bytes() == b"rings"
 (bundle / "frontend.pid").write_text(str(os.getpid()))
 probes = 0
@@ -32,4 +32,5 @@ def end(number, frame):
 
 signal.signal(signal.SIGTERM, end)
 server = HTTPServer((host, port), Handler)
+port_file.write_text(f"{server.server_port}\n")
 server.serve_forever()

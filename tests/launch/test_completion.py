@@ -5,12 +5,17 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from dualpace import completion
+from dualpace.cli import app
 from dualpace.completion import CompletionError, complete
+from tests.plans import example
 
 GAP = 0.1
 
@@ -80,6 +85,22 @@ def test_a_failure_while_streaming_is_not_an_end(server):
     server.events = (chunk("Par"), {"error": {"message": "the engine is gone"}})
     with pytest.raises(CompletionError, match=r"^the engine is gone$"):
         complete(server.server_address, "", {"prompt": "x"}, lambda text: None)
+
+
+@pytest.mark.parametrize(("end", "status"), [(b"data: [DONE]\n\n", 0), (b"", 2)], ids=["whole", "cut"])
+def test_generate_asks_with_the_files_first_key_and_fails_when_cut(server, end, status, monkeypatch, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("\n  the first key \nanother\n")
+    plan = example("quickstart")
+    plan = plan.model_copy(update={"serving": plan.serving.model_copy(update={"api_key_file": str(keys)})})
+    monkeypatch.setattr("dualpace.cli.serve._served", lambda source, store: (tmp_path, SimpleNamespace(plan=plan)))
+    started = SimpleNamespace(start=lambda say: None, address=server.server_address)
+    monkeypatch.setattr("dualpace.launch.Appliance", lambda *_, **__: nullcontext(started))
+    monkeypatch.setattr("dualpace.launch.end_on_signals", lambda: None)
+    server.events, server.end = (chunk("Par"),), end
+    ended = CliRunner().invoke(app, ["generate", str(tmp_path), "--prompt", "x"])
+    assert (ended.exit_code, ended.stdout.strip()) == (status, "xPar")
+    assert server.seen["key"] == "Bearer the first key"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """An engine and a frontend live and die together. Small processes stand in for both."""
 
 import os
-import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,21 +11,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from dualpace import launch
+from dualpace import launch, run_folder
 from dualpace.launch import Appliance, LaunchError, refuse_unserved
+from dualpace.run_folder import RunFolder
 from tests.plans import example
 
 MANIFEST = SimpleNamespace(plan=example("quickstart"))
 
 
 @pytest.fixture(autouse=True)
-def _stand_ins(monkeypatch):
+def _stand_ins(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_folder, "SHARED_MEMORY", shared_memory(tmp_path))
     monkeypatch.setattr(launch, "ENGINE", "tests.launch.engine")
     monkeypatch.setattr(launch, "FRONTEND", "tests.launch.frontend")
-    before = ring_folders()
-    yield
-    for folder in ring_folders() - before:  # that of a parent killed on purpose
-        shutil.rmtree(folder)
 
 
 def appliance(bundle: Path, quiet: bool = False) -> Appliance:
@@ -36,21 +34,27 @@ def alive(bundle: Path) -> list[str]:
     return [name for name in ("engine", "frontend") if Path(f"/proc/{(bundle / f'{name}.pid').read_text()}").exists()]
 
 
-def ring_folders() -> set[Path]:
-    return set(Path("/dev/shm").glob("dualpace-*"))
+def shared_memory(bundle: Path) -> Path:
+    """Stands in for the system's."""
+    folder = bundle / "shm"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def run_folders(bundle: Path) -> list[Path]:
+    return list(shared_memory(bundle).iterdir())
 
 
 def test_start_waits_until_requests_are_served_and_the_end_drains_the_frontend_first(tmp_path):
-    before = ring_folders()
     steps = []
     with appliance(tmp_path) as running:
         running.start(steps.append)
         assert alive(tmp_path) == ["engine", "frontend"]
-        assert len(ring_folders() - before) == 1
+        assert len(run_folders(tmp_path)) == 1
     assert steps == ["start the engine", "start the frontend", "load the model"]
     assert (tmp_path / "order").read_text() == "frontend engine "
     assert alive(tmp_path) == []
-    assert ring_folders() == before
+    assert run_folders(tmp_path) == []
 
 
 def test_an_engine_that_cannot_start_says_why(tmp_path):
@@ -85,6 +89,7 @@ import sys, time
 from pathlib import Path
 from tests.launch import test_launch as t
 t.launch.ENGINE, t.launch.FRONTEND = "tests.launch.engine", "tests.launch.frontend"
+t.run_folder.SHARED_MEMORY = t.shared_memory(Path(sys.argv[1]))
 t.launch.end_on_signals()
 with t.appliance(Path(sys.argv[1])) as running:
     running.start(lambda step: None)
@@ -106,6 +111,34 @@ def test_no_process_outlives_the_command(number, tmp_path):
     assert alive(tmp_path) == []
     if number != signal.SIGKILL:
         assert (tmp_path / "order").read_text() == "frontend engine "
+        assert run_folders(tmp_path) == []
+        return
+    [left] = run_folders(tmp_path)
+    with appliance(tmp_path):
+        assert len(run_folders(tmp_path)) == 1
+        assert not left.exists()
+
+
+def test_the_folder_of_a_run_stays_while_any_of_its_processes_does(tmp_path):
+    root = shared_memory(tmp_path)
+    first = RunFolder(root)
+    with subprocess.Popen(["sleep", "60"], pass_fds=[first.lock]) as child:
+        os.close(first.lock)  # as the death of the process that made it does
+        second = RunFolder(root)
+        assert first.path.exists()
+        child.kill()
+    third = RunFolder(root)
+    assert sorted(root.iterdir()) == sorted([second.path, third.path])
+    second.close()
+    third.close()
+    assert list(root.iterdir()) == []
+
+
+def test_a_port_that_another_server_has_is_not_taken_for_this_ones(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Appliance(tmp_path, MANIFEST, "127.0.0.1", port) as running, pytest.raises(LaunchError, match="frontend"):
+            running.start(lambda step: None)
 
 
 def test_a_target_that_nothing_serves_is_refused_by_name():
