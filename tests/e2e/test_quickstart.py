@@ -1,6 +1,7 @@
 """The main job on real input: Gemma 3 270M over HTTP on the CPU, seen by the openai client."""
 
 import json
+import math
 import os
 import signal
 import threading
@@ -35,6 +36,23 @@ def test_streamed_text_equals_unstreamed_text(client: OpenAI) -> None:
     chunks = list(client.completions.create(**arguments, stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
     assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+
+
+def test_logprobs_say_how_greedy_text_was_chosen(client: OpenAI) -> None:
+    choice = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=12, temperature=0, logprobs=20).choices[0]
+    logprobs = choice.logprobs
+    assert logprobs is not None
+    assert "".join(logprobs.tokens) == choice.text
+    for own, top in zip(logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+        assert own == max(top.values())
+        assert 0.5 < sum(map(math.exp, top.values())) <= 1.001
+
+
+def test_penalties_keep_a_text_from_going_round_in_circles(client: OpenAI) -> None:
+    arguments = {"model": MODEL, "prompt": PROMPT, "max_tokens": 60, "temperature": 0, "logprobs": 0}
+    plain = client.completions.create(**arguments).choices[0].logprobs.tokens
+    penalised = client.completions.create(**arguments, frequency_penalty=1.5).choices[0].logprobs.tokens
+    assert len(set(penalised)) > len(set(plain))
 
 
 def test_requests_share_steps_and_keep_their_own_text(client: OpenAI) -> None:
