@@ -16,14 +16,12 @@ import torch
 from dualpace.engine.kernels import Kernels
 from dualpace.model.weights import DTYPES
 from dualpace.plan import abi
+from dualpace.plan.memory import FP32_BYTES, WIDENED_ELEMENTS
 from dualpace.plan.plan import Plan
 from dualpace.plan.program import Op, buffers, step_program
 from dualpace.plan.rope import inverse_frequencies
 
 Call = Callable[[], Any]
-_FP32 = 4  # bytes
-# Weights that are converted to fp32 at a time, in elements, where the machine multiplies only fp32.
-_CONVERTED = 16 << 20
 
 
 class Executor:
@@ -145,7 +143,7 @@ class Executor:
 
         def stream(begin: int, end: int) -> None:
             for row in range(begin, end, group):
-                at_x, at_y = first_x + row * size * _FP32, first_y + row * out * _FP32
+                at_x, at_y = first_x + row * size * FP32_BYTES, first_y + row * out * FP32_BYTES
                 linear(*weights, at_x, at_y, workspace, size, out, min(group, end - row))
 
         def call() -> None:
@@ -166,7 +164,7 @@ class Executor:
         if weight.dtype in self._multiplies:
             y.copy_(torch.nn.functional.linear(x.to(weight.dtype), weight, bias))
             return
-        outs = max(_CONVERTED // weight.shape[1], 1)
+        outs = max(WIDENED_ELEMENTS // weight.shape[1], 1)
         for begin in range(0, weight.shape[0], outs):
             y[:, begin : begin + outs] = x @ weight[begin : begin + outs].float().t()
             self._beat()

@@ -37,11 +37,12 @@ class _Buffers(NamedTuple):
     activations: int
     logits: int
     history_pages: int
+    history: int
     scheduler: int
 
     @property
     def bytes(self) -> int:
-        return self.activations + self.logits + memory.history_bytes(self.history_pages) + self.scheduler
+        return self.activations + self.logits + self.history + self.scheduler
 
 
 def resolve_capacity(spec: Spec, model: Model, attention: Attention, target: Target, offload: Offload) -> Capacity:
@@ -87,24 +88,32 @@ class _Sizing:
     def buffers(self, context: int, kv_tokens: int) -> _Buffers:
         """Buffers for rows of up to `context` tokens, `kv_tokens` in all."""
         model, rows, tokens, queued = self.model, self.rows, self.rows + self.chunk, self.spec.scheduler
-        splits = -(-context // self.attention.split_tokens)
-        tasks = tokens + self.attention.spare_tasks if self.target.kind == "cuda" else rows * splits
+        page_size = self.attention.page_size
+        history_pages = memory.history_pages(self.queued_tokens(context), queued.max_queued_requests, kv_tokens, rows)
         return _Buffers(
-            activations=memory.activation_bytes(model, rows, tokens) + memory.partial_bytes(model, tasks),
-            logits=memory.logit_bytes(model, rows),
-            history_pages=memory.history_pages(
-                self.queued_tokens(context), queued.max_queued_requests, kv_tokens, rows
-            ),
+            activations=self._activations(context),
+            # On the CPU each thread has a row's scratch to sample with, and no more threads than rows do.
+            logits=memory.logit_bytes(model, rows if self.target.kind == "cuda" else 2 * rows),
+            history_pages=history_pages,
+            history=memory.history_bytes(history_pages, page_size),
             scheduler=memory.scheduler_bytes(
                 model,
                 rows,
                 tokens,
                 context,
-                self.attention.page_size,
+                page_size,
                 requests=rows + queued.max_queued_requests,
-                pages=-(-kv_tokens // self.attention.page_size),
+                pages=-(-kv_tokens // page_size),
             ),
         )
+
+    def _activations(self, context: int) -> int:
+        model, rows, tokens = self.model, self.rows, self.rows + self.chunk
+        if self.target.kind == "cuda":
+            partials = memory.partial_bytes(model, tokens + self.attention.spare_tasks)
+            return memory.activation_bytes(model, rows, tokens) + partials
+        splits = -(-context // self.attention.split_tokens)
+        return memory.host_activation_bytes(model, rows, tokens, splits) + memory.product_bytes(model, tokens)
 
     def budget(self) -> int:
         """Bytes for KV pages."""
@@ -199,7 +208,7 @@ class _Sizing:
             weights=self.weights,
             activations=buffers.activations,
             logits=buffers.logits,
-            history=memory.history_bytes(buffers.history_pages),
+            history=buffers.history,
             scheduler=buffers.scheduler,
             kv=kv,
             free=self.limit - self.weights - buffers.bytes - kv,

@@ -6,33 +6,79 @@ from dualpace.plan.structs import MAX_BIAS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 
 HISTORY_PAGE = 256
 TOKEN_BYTES = 4
+FP32_BYTES = 4
+# On the CPU: rows of a weight-streaming product, elements of a weight that are widened to fp32 at a time for a product
+# by torch, and bytes of an attention task.
+STREAMED_ROWS = 16
+WIDENED_ELEMENTS = 16 << 20
+TASK_BYTES = 32
 
 
 def activation_bytes(model: Model, rows: int, tokens: int) -> int:
-    """Activation buffers of the largest step, without logits."""
+    """Activation buffers of the largest step on a GPU, in the model's dtype, without logits."""
+    return _activations(model, rows, tokens) * model.element_bytes
+
+
+def _activations(model: Model, rows: int, tokens: int) -> int:
     leading = {"T": tokens, "R": rows}
-    elements = sum(leading[dim] * width for name, (dim, width) in buffers(model).items() if name != "logits")
-    return elements * model.element_bytes
+    return sum(leading[dim] * width for name, (dim, width) in buffers(model).items() if name != "logits")
 
 
 def partial_bytes(model: Model, tasks: int) -> int:
     """FP32 outputs of attention tasks with their LSE, to be merged."""
-    return tasks * model.heads * (model.head_dim + 1) * 4
+    return tasks * model.heads * (model.head_dim + 1) * FP32_BYTES
+
+
+def host_activation_bytes(model: Model, rows: int, tokens: int, splits: int) -> int:
+    """FP32 activations and rotary angles of the largest step on the CPU, without logits, and its kernels' workspace."""
+    angles = len(model.groups) * tokens * model.head_dim
+    inputs = STREAMED_ROWS * max(model.hidden, model.intermediate, model.heads * model.head_dim)
+    tasks = rows * splits
+    elements = _activations(model, rows, tokens) + angles + inputs
+    workspace = _line(TASK_BYTES * (tasks + tokens)) + _line(partial_bytes(model, tasks))
+    return elements * FP32_BYTES + workspace
+
+
+def _line(size: int) -> int:
+    """`size`, filled up to whole cache lines."""
+    return -(-size // 64) * 64
+
+
+def product_bytes(model: Model, tokens: int) -> int:
+    """The most that torch allocates, for as long as it takes, for one product of a prefill chunk on the CPU."""
+    heads = model.heads * model.head_dim
+    qkv = heads + 2 * model.kv_heads * model.head_dim
+    products = ((model.hidden, qkv), (heads, model.hidden), (model.hidden, 2 * model.intermediate))
+    return max(
+        _product_bytes(model, tokens, size, out) for size, out in (*products, (model.intermediate, model.hidden))
+    )
+
+
+def _product_bytes(model: Model, tokens: int, size: int, out: int) -> int:
+    if model.dtype == "fp32":
+        return tokens * out * FP32_BYTES
+    outs = min(max(WIDENED_ELEMENTS // size, 1), out)
+    narrow = tokens * (size + out) * model.element_bytes
+    return max(narrow, outs * (size + tokens) * FP32_BYTES)
 
 
 def logit_bytes(model: Model, rows: int) -> int:
     """FP32 logits of the sampled rows."""
-    return rows * model.vocab * 4
+    return rows * model.vocab * FP32_BYTES
 
 
 def scheduler_bytes(
     model: Model, rows: int, tokens: int, context: int, page_size: int, requests: int, pages: int
 ) -> int:
-    """Step buffers, block tables, states of requests and of `pages` pages a group, to within a few percent."""
+    """Step buffers, and states of requests and of `pages` pages a group with the index of prefixes.
+
+    To within a few percent of what the compiler makes of them.
+    """
     groups = len(model.groups)
     step = tokens * (3 + groups) + rows * (8 + 2 * MAX_TOP_LOGPROBS + groups * -(-context // page_size))
-    request = 32 + MAX_STOP_TOKENS + 2 * MAX_BIAS + -(-context // HISTORY_PAGE)
-    return 4 * (step + requests * request + groups * pages * 3)
+    request = 40 + MAX_STOP_TOKENS + 2 * MAX_BIAS + -(-context // HISTORY_PAGE)
+    page = 6 * groups + 7 + page_size
+    return 4 * (step + requests * request + pages * page)
 
 
 def history_pages(queued_tokens: int, queued_requests: int, active_tokens: int, rows: int) -> int:
@@ -40,6 +86,7 @@ def history_pages(queued_tokens: int, queued_requests: int, active_tokens: int, 
     return -(-queued_tokens // HISTORY_PAGE) + queued_requests + -(-active_tokens // HISTORY_PAGE) + rows
 
 
-def history_bytes(pages: int) -> int:
-    """Bytes of that many pages of token history."""
-    return pages * HISTORY_PAGE * TOKEN_BYTES
+def history_bytes(pages: int, page_size: int) -> int:
+    """Bytes of that many pages of token history, with a key for each KV page of `page_size` tokens."""
+    keys = HISTORY_PAGE // page_size
+    return pages * (HISTORY_PAGE * TOKEN_BYTES + keys * 8 + 4)

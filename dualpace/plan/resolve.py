@@ -15,7 +15,7 @@ from dualpace.plan.error import PlanError
 from dualpace.plan.forecast import forecast
 from dualpace.plan.plan import Attention, Floor, Model, Offload, Plan, Rings, Schedule, Serving, Target, Weights
 from dualpace.plan.roofline import floor, kv_token_bytes, parameters
-from dualpace.plan.shape import complete, differences, resolve_model
+from dualpace.plan.shape import check_host, complete, differences, resolve_model
 from dualpace.plan.targets import CPU, GPUS
 from dualpace.spec.models import AttentionSection, ModelSection, NicSection, OffloadSection, RandomWeights, Spec
 
@@ -143,6 +143,8 @@ def _model(spec: Spec, source: _Source) -> Model:
             )
     shape = found or given
     assert shape is not None  # _source has seen to it
+    if spec.target.cpu:
+        check_host(shape)
     made_for = (checkpoint and checkpoint.dtype) or "bf16"
     model = resolve_model(shape, made_for if section.dtype == "auto" else section.dtype)
     if section.max_context != "auto" and section.max_context > model.context:

@@ -12,6 +12,8 @@ from dualpace.spec.models import Shape
 SHAPE = ("model", "shape")
 # Kernels load heads in 16-byte pieces of 16-bit elements.
 HEAD_DIM_MULTIPLE = 8
+# The CPU's kernels work on whole vectors of 16 floats.
+HOST_MULTIPLE = 16
 
 
 class CompleteShape(Shape):
@@ -96,6 +98,18 @@ def resolve_model(shape: CompleteShape, dtype: DType) -> Model:
         attention_scale=shape.attention_scale,
         groups=_groups(shape),
     )
+
+
+def check_host(shape: CompleteShape) -> None:
+    """Raise PlanError for a shape that the CPU's kernels cannot do."""
+    for field in ("hidden", "intermediate", "head_dim"):
+        value = getattr(shape, field)
+        if value % HOST_MULTIPLE:
+            raise PlanError(
+                (*SHAPE, field),
+                f"{field} {value} is not a multiple of {HOST_MULTIPLE}, as the CPU's kernels need",
+                "choose a GPU target",
+            )
 
 
 def _groups(shape: CompleteShape) -> tuple[LayerGroup, ...]:

@@ -91,7 +91,8 @@ def test_the_parts_of_memory_add_up_within_the_limit(deployment):
     assert min(parts) >= 0
     assert sum(parts) == memory.limit
     assert memory.kv == sum(pool.pages * pool.page_bytes for pool in found.pages)
-    assert memory.history == 4 * found.schedule.history_page * found.schedule.history_pages
+    page = found.schedule.history_page
+    assert memory.history == (4 * page + 8 * (page // found.attention.page_size) + 4) * found.schedule.history_pages
 
 
 @settings(max_examples=100, deadline=None)
@@ -347,3 +348,14 @@ def test_the_quickstart_shape_is_that_of_its_model():
 @given(gpu=st.sampled_from(sorted(GPUS)))
 def test_a_small_model_fits_every_gpu(gpu):
     assert plan(GEMMA_270M, gpu=gpu).target.sm == GPUS[gpu].sm
+
+
+@pytest.mark.parametrize(("field", "value"), [("hidden", 4104), ("intermediate", 14344), ("head_dim", 72)])
+def test_what_the_cpus_kernels_cannot_do_is_refused_there_alone(field, value):
+    shape = LLAMA_8B | {"head_dim": 128, field: value}
+    with pytest.raises(
+        PlanError, match=rf"^model\.shape\.{field}: {field} {value} is not a multiple of 16.*GPU"
+    ) as caught:
+        plan(shape=shape, gpu=None)
+    assert caught.value.path == ("model", "shape", field)
+    assert plan(shape=shape, gpu="h200").model.model_dump()[field] == value

@@ -32,7 +32,7 @@ uint64_t dp_engine_layout() { return dp::kLayoutHash; }
 // `ring_memory` is a mapped RingMemory and outlives the engine; ids from `vocabulary` on are never sampled.
 void* dp_engine_create(void* ring_memory, uint32_t vocabulary, uint32_t threads) {
   auto engine = std::make_unique<Engine>(Engine{*static_cast<dp::RingMemory*>(ring_memory)});
-  engine->benches.resize(dp::most(threads, 1u));
+  engine->benches.resize(dp::most(1u, dp::least(threads, static_cast<uint32_t>(dp::cfg::kMaxBatch))));
   dp::start(*engine->state, *engine->buffers, static_cast<int32_t>(vocabulary));
   return engine.release();
 }
