@@ -59,8 +59,9 @@ def refuses_connections(url: str) -> bool:
 
 def test_the_port_that_it_picked_is_in_the_file_that_was_asked_for(start: StartProcess, tmp_path: Path):
     _, url = start()
-    wait_for((tmp_path / "port").exists)
-    assert url.endswith(f":{int((tmp_path / 'port').read_text())}")
+    port = tmp_path / "port"
+    wait_for(lambda: port.exists() and port.read_text().endswith("\n"))
+    assert url.endswith(f":{int(port.read_text())}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

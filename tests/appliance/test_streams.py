@@ -1,9 +1,11 @@
 """Streams and how they end: stop strings, failures, clients that leave or do not read."""
 
+import asyncio
 import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx2 as httpx
 import openai
@@ -11,8 +13,14 @@ import pytest
 
 from dualpace.appliance import dispatch, server
 from dualpace.appliance import stream as stream_module
+from dualpace.appliance.deployment import load
+from dualpace.appliance.dispatch import Dispatcher
+from dualpace.appliance.generate import Delta, Generation
+from dualpace.appliance.schema import CompletionRequest
+from dualpace.appliance.validate import completion_job
 from dualpace.engine.ring import Finish
 
+from .bundles import write_bundle
 from .conftest import Frontend, ServeToy, wait_for
 from .fake_ring import FakeRing
 
@@ -217,15 +225,20 @@ def test_the_kernel_gives_up_a_connection_that_nobody_reads(serve: ServeToy, mon
         wait_for(lambda: len(toy.ring.aborted) == 8)
 
 
-def test_a_client_that_lags_gets_what_it_missed_in_one_piece(serve: ServeToy):
-    toy = serve(FakeRing(held=True))
-    with toy.http.stream("POST", "/v1/completions", json={"model": "toy", "prompt": "hello", "max_tokens": 100,
-                                                         "stream": True}) as reply:  # fmt: skip
-        toy.ring.hold(False)
-        text = "".join(
-            json.loads(line.removeprefix("data: "))["choices"][0]["text"]
-            for line in reply.iter_lines()
-            if line.startswith("data: {")
-        )
-    expected = toy.deployment.tokenizer.decode((toy.encode("hello") * 100)[:100])
-    assert text == expected
+def test_a_client_that_lags_gets_what_it_missed_in_one_piece(tmp_path: Path):
+    async def pieces() -> list[list[Delta]]:
+        deployment = load(write_bundle(tmp_path / "bundle"))
+        dispatcher = Dispatcher(FakeRing(), deployment.plan.schedule)
+        body = CompletionRequest.model_validate({"model": "toy", "prompt": "hello", "max_tokens": 100, "n": 2})
+        async with Generation(dispatcher, deployment, await completion_job(body, deployment)) as generation:
+            while dispatcher._routes:
+                dispatcher._deliver(dispatcher._ring.wait(0))
+            return [deltas async for deltas in generation.deltas()]
+
+    [[*deltas]] = asyncio.run(pieces())
+    tokenizer = load(tmp_path / "bundle").tokenizer
+    text = tokenizer.decode((tokenizer.encode("hello") * 100)[:100])
+    assert [(delta.choice, delta.text, delta.finish_reason) for delta in deltas] == [
+        (0, text, "length"),
+        (1, text, "length"),
+    ]

@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,16 +22,21 @@ def serving(bundle: Path) -> Iterator[Served]:
     """Serve `bundle` on a free port until the block ends."""
     command = [sys.executable, "-m", "dualpace.cli", "serve", str(bundle), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        lines = process.stderr
+        # What is logged later is read too: a pipe that fills up would stop whoever writes into it.
+        rest = threading.Thread(target=deque, args=(lines, 0))
         try:
-            assert process.stderr
             seen = []
-            for line in process.stderr:
+            for line in lines:
                 seen.append(line)
                 if match := re.search(r"ready at (http://\S+),", line):
+                    rest.start()
                     yield Served(process, match[1])
                     break
             else:
                 raise AssertionError("serve ended early:\n" + "".join(seen))
         finally:
             process.terminate()
-            process.stderr.close()
+            if rest.ident:
+                rest.join()
