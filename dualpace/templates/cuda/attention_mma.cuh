@@ -6,6 +6,7 @@
 #pragma once
 #include <type_traits>
 
+#include "common/portable.hpp"
 #include "cuda/attention_merge.cuh"
 
 namespace dp {
@@ -76,13 +77,7 @@ __device__ void wait_copies() {
 
 template <class T>
 class MmaAttention {
- public:
-  static constexpr int kWarps = 4;
-  static constexpr int kThreads = kWarps * 32;
-
- private:
   static constexpr int kChunkKeys = 16;
-  static_assert(kTaskKeys % (kWarps * kChunkKeys) == 0);
   static constexpr int kChunkPages = kChunkKeys > cfg::kPageSize ? kChunkKeys / cfg::kPageSize : 1;
   static_assert(kChunkKeys % cfg::kPageSize == 0 || cfg::kPageSize % kChunkKeys == 0);
   static constexpr int kPageRows = kChunkKeys / kChunkPages;
@@ -95,9 +90,6 @@ class MmaAttention {
     T row[2][kChunkKeys][cfg::kHeadDim + kVector];
   };
 
-  // Two CTAs share an SM if that leaves each of them two stages a warp; else one has all of the shared memory.
-  static constexpr int kStageBytes = kWarps * sizeof(Stage);
-  static constexpr int kExchangeBytes = sizeof(Exchange<kWarps>);
 #if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
   static constexpr int kSmBytes = 164 * 1024;
 #elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
@@ -105,11 +97,20 @@ class MmaAttention {
 #else
   static constexpr int kSmBytes = 228 * 1024;
 #endif
-  static constexpr int stages(int ctas) {
-    const int count = (kSmBytes / ctas - 1024 - kExchangeBytes) / kStageBytes;
-    return count < 8 ? count : 8;
+  // Stages of each warp if this many CTAs of so many warps share an SM.
+  static constexpr int stages(int ctas, int warps) {
+    const int part = kSmBytes / ctas - 1024 - warps * static_cast<int>(sizeof(Exchange<1>));
+    return least(part / (warps * static_cast<int>(sizeof(Stage))), 8);
   }
-  static constexpr int kStages = stages(2) >= 2 ? stages(2) : stages(1);
+
+ public:
+  static constexpr int kWarps = stages(1, 4) >= 2 ? 4 : 2;
+  static constexpr int kThreads = kWarps * 32;
+
+ private:
+  static_assert(kTaskKeys % (kWarps * kChunkKeys) == 0);
+  // Two CTAs share an SM if that leaves each warp two stages; else one has all of the shared memory.
+  static constexpr int kStages = stages(2, kWarps) >= 2 ? stages(2, kWarps) : stages(1, kWarps);
   static_assert(kStages >= 2, "this head_dim and GQA ratio need more shared memory than the SM has");
 
   // The chunks that one warp reads, in the order in which it attends to them. The warps of a CTA take turns; all take
