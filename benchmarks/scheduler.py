@@ -2,8 +2,9 @@
 
     python -m benchmarks.scheduler [-o benchmarks/results/scheduler.json]
 
-A step of 256 rows retires and publishes 256 tokens, reads the rings and lays out the next 256, with the plan of
-Llama-3.1-8B on H200. Sampling is of its 128,256 ids and of the 262,144 of Gemma 3. The model's part is not run.
+A step of 256 rows retires and publishes 256 tokens, seals and indexes the 16 pages they fill, reads the rings and lays
+out the next 256, with the plan of Llama-3.1-8B on H200. What it touches, in cache lines, is counted where clang is.
+Sampling is of its 128,256 ids and of the 262,144 of Gemma 3. The model's part is not run.
 """
 
 import argparse
@@ -11,7 +12,9 @@ import json
 import os
 import platform
 import re
+import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from contextlib import closing
@@ -27,7 +30,7 @@ from dualpace.engine.scheduler import HostScheduler
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
 from tests.plans import example
-from tests.scheduler.engines import Libraries, compile_host
+from tests.scheduler.engines import CLANGS, HERE, Libraries, compile_host
 
 SPECS = ("llama-3.1-8b-h200", "quickstart")
 ROWS = (1, 64, 256)
@@ -35,6 +38,8 @@ PROMPT = 128
 LONG_PROMPT = 4_000
 LONG = "4,000 tokens"
 STEPS = 400
+ROOT = Path(__file__).parents[1]
+CLANG = next(filter(shutil.which, CLANGS), None)
 PENALTIES = {"temperature": 0.0, "repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.5}
 SAMPLERS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
@@ -60,7 +65,9 @@ class Bench:
         self.scheduler = HostScheduler(libraries.engine, self.memory, plan)
         self.ring = FrontendRing(libraries.ring, self.memory.path)
         for tag in range(rows):
-            assert self.ring.submit(tag, [n % 30_000 for n in range(prompt)], SamplingParams(4096, **params))
+            # No two rows share a prefix, and each step fills the pages of every sixteenth.
+            tokens = [tag, *(n % 30_000 for n in range(prompt + tag % 16))]
+            assert self.ring.submit(tag, tokens, SamplingParams(4096, **params))
         while self.scheduler.schedule().kind is not StepKind.DECODE:
             self.accept()
 
@@ -87,6 +94,21 @@ def schedule_times(bench: Bench, rows: int) -> list[float]:
         times.append(time.perf_counter() - start)
         assert step.rows == rows
     return times
+
+
+def touched_bytes(folder: Path, rows: int) -> list[int]:
+    """Bytes of the cache lines that each step of `rows` decoding rows touches; `folder` has the sources."""
+    flags = ("-std=c++20", "-O2", "-w", "-I.", f"-I{ROOT}", f"-I{HERE}", "-pthread")
+    counted = "-fsanitize-coverage=func,trace-loads,trace-stores"
+    for command in (
+        (CLANG, *flags, "-c", ROOT / "benchmarks/touched_lines.cpp"),
+        (CLANG, *flags, counted, ROOT / "benchmarks/scheduler_bytes.cpp", "touched_lines.o", "-o", "scheduler_bytes"),
+    ):
+        subprocess.run(command, cwd=folder, check=True)
+    counts = subprocess.run(
+        ["./scheduler_bytes", str(rows), "64"], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return [int(line) for line in counts.stdout.split()]
 
 
 def sample_times(bench: Bench, vocab: int) -> list[float]:
@@ -120,6 +142,9 @@ def main() -> None:
                     times = schedule_times(running, rows)
                 results["step_us"][f"{rows} rows"] = round(statistics.median(times) * 1e6, 1)
                 results["step_us"][f"{rows} rows, p99"] = round(statistics.quantiles(times, n=100)[-1] * 1e6, 1)
+            if spec == SPECS[0] and CLANG is not None:
+                touched = {f"{rows} rows": statistics.mean(touched_bytes(folder, rows)) / rows for rows in ROWS}
+                results["bytes touched a row"] = {label: round(count) for label, count in touched.items()}
             of_vocab = results.setdefault(f"sample_us, {vocab:,} ids", {})
             for label, params in SAMPLERS.items():
                 with closing(bench(1, LONG_PROMPT if label.endswith(LONG) else PROMPT, **params)) as running:

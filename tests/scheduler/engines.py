@@ -11,6 +11,7 @@ from dualpace.plan.structs import StepKind
 from dualpace.render.sources import render
 
 HERE = Path(__file__).parent
+CLANGS = ("clang++", "clang++-18", "clang++-17", "clang++-16", "clang++-15", "clang++-14")
 PROBE = HERE / "probe.cpp"
 
 

@@ -5,11 +5,10 @@ import subprocess
 
 import pytest
 
-from .engines import HERE, compile_program, write_sources
+from .engines import CLANGS, HERE, compile_program, write_sources
 from .plans import TIGHT
 
 CORPUS = HERE / "corpus"
-CLANGS = ("clang++", "clang++-18", "clang++-17", "clang++-16", "clang++-15", "clang++-14")
 FLAGS = ("-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
 
 
