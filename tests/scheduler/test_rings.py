@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import resource
+import time
 
 import pytest
 
@@ -243,3 +245,22 @@ def test_a_submit_that_the_engines_death_overtakes_is_refused_all_the_same(tmp_p
     monkeypatch.setattr(ring, "_library", Overtaken())
     assert not ring.submit(1, PROMPT, SamplingParams(max_tokens=1))
     ring.close()
+
+
+def looks(wait, seconds):
+    """How often `wait` wakes up in `seconds` without news."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    assert not wait(seconds)
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+
+
+def test_both_ends_look_rarely_once_it_is_quiet_and_often_after_news(toys):
+    toy = toys(ROOMY)
+    ring = toy.rings[0]
+    toy.step()
+    toy.step()
+    time.sleep(1)
+    assert looks(ring.wait, 0.4) < 100
+    assert looks(toy.scheduler.wait, 0.4) < 100
+    toy.submit(PROMPT, SamplingParams(max_tokens=1))
+    assert looks(ring.wait, 0.1) > 30

@@ -19,6 +19,7 @@ struct Engine {
   std::unique_ptr<dp::State> state = std::make_unique<dp::State>();
   std::unique_ptr<dp::StepBuffers> buffers = std::make_unique<dp::StepBuffers>();
   std::vector<Bench> benches = {};
+  dp::Backoff backoff = {};
 };
 
 Engine& engine_of(void* handle) { return *static_cast<Engine*>(handle); }
@@ -31,7 +32,7 @@ uint64_t dp_engine_layout() { return dp::kLayoutHash; }
 
 // `ring_memory` is a mapped RingMemory and outlives the engine; ids from `vocabulary` on are never sampled.
 void* dp_engine_create(void* ring_memory, uint32_t vocabulary, uint32_t threads) {
-  auto engine = std::make_unique<Engine>(Engine{*static_cast<dp::RingMemory*>(ring_memory)});
+  std::unique_ptr<Engine> engine(new Engine{*static_cast<dp::RingMemory*>(ring_memory)});
   engine->benches.resize(dp::most(1u, dp::least(threads, static_cast<uint32_t>(dp::cfg::kMaxBatch))));
   dp::start(*engine->state, *engine->buffers, static_cast<int32_t>(vocabulary));
   return engine.release();
@@ -45,6 +46,7 @@ void dp_engine_schedule(void* handle) {
   Engine& engine = engine_of(handle);
   dp::SerialTeam team;
   dp::schedule(team, *engine.state, *engine.buffers, engine.memory);
+  if (engine.buffers->rows > 0) engine.backoff.news();
 }
 
 // Samples the rows of the step's `sample_index`, in its order, from `logits` [samples, stride].
@@ -71,8 +73,8 @@ void dp_engine_beat(void* handle) {
 
 // 1 once the rings hold something for the next step, 0 after `timeout_us` without.
 int dp_engine_wait(void* handle, int64_t timeout_us) {
-  const Engine& engine = engine_of(handle);
-  return dp::wait_until([&] { return dp::work_waits(*engine.state, engine.memory); }, timeout_us) ? 1 : 0;
+  Engine& engine = engine_of(handle);
+  return engine.backoff.wait_until([&] { return dp::work_waits(*engine.state, engine.memory); }, timeout_us) ? 1 : 0;
 }
 
 void dp_engine_announce(void* handle, int ready, int stopped) {

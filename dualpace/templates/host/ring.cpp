@@ -31,6 +31,7 @@ struct Frontend {
   // The arena is a circle of spans in the order of their records; `used` words end before `head`.
   uint32_t head = 0, used = 0;
   uint32_t span[dp::cfg::kRequestSlots] = {};
+  dp::Backoff backoff = {};
 };
 
 Frontend& frontend_of(void* handle) { return *static_cast<Frontend*>(handle); }
@@ -246,6 +247,7 @@ int dp_ring_submit(void* handle, uint64_t tag, const dp::RequestParams* params, 
   record.tag = tag;
   dp::publish(record.flag, dp::record_flag(f.epoch, f.submitted));
   ++f.submitted;
+  f.backoff.news();
   return 1;
 }
 
@@ -271,7 +273,7 @@ int dp_ring_wait(void* handle, dp::TokenRecord* records, dp::TopLogprobs* tops, 
     count = dp::visible(f.ring.tokens, f.epoch, f.token_read, static_cast<uint32_t>(limit));
     return count > 0;
   };
-  dp::wait_until(look, timeout_us);
+  f.backoff.wait_until(look, timeout_us);
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t at = (f.token_read + i) % dp::cfg::kTokenSlots;
     records[i] = f.ring.tokens[at];
