@@ -28,16 +28,26 @@ PRODUCT_SECONDS = {
     256: (16.7e-6, 21.0e-6, 47.7e-6, 87.4e-6, 359e-6),
 }
 # Decode attention, 8 KV heads of 128 and pages of 16: by route and query heads a KV head, seconds of a layer by bytes
-# of its KV. The split route's are those of benchmarks/results/gpu_first_light.json with the merge, the slower of two
-# traces of one size; FlashInfer's are of 1 x 8k, 1 x 32k, 128 x 1k and 8 x 32k tokens.
+# of its KV, merge included. Our routes' are those of benchmarks/results/gpu_attention.json, the slower of two traces of
+# one size; FlashInfer's are of 1 x 8k, 1 x 32k, 128 x 1k and 8 x 32k tokens.
 ATTENTION_SECONDS: dict[str, dict[int, Points]] = {
+    "workqueue": {
+        4: ((2**25, 16.2e-6), (2**27, 40.8e-6), (2**29, 137.1e-6), (2**30, 260.0e-6), (563_226 * 2**12, 546.5e-6)),
+        8: ((2**27, 42.4e-6), (2**29, 136.2e-6), (151_552 * 2**12, 156.5e-6)),
+        16: ((2**27, 48.5e-6), (2**29, 140.7e-6), (151_552 * 2**12, 162.5e-6)),
+    },
     "split": {
-        4: ((2**25, 23.3e-6), (2**27, 68.8e-6), (2**29, 239.7e-6), (2**30, 405.7e-6), (33 * 2**26, 824.3e-6)),
-        8: ((2**25, 32.6e-6), (2**27, 118.5e-6), (2**29, 458.9e-6), (2**30, 829.7e-6), (33 * 2**26, 1641.9e-6)),
+        4: ((2**25, 15.8e-6), (2**27, 48.0e-6), (2**29, 168.0e-6), (2**30, 283.4e-6), (563_226 * 2**12, 627.7e-6)),
+        8: ((2**27, 53.9e-6), (2**29, 156.3e-6), (151_552 * 2**12, 190.2e-6)),
+        16: ((2**27, 74.3e-6), (2**29, 192.6e-6), (151_552 * 2**12, 255.2e-6)),
     },
     "flashinfer": {4: ((2**25, 24.1e-6), (2**27, 52.0e-6), (2**29, 145.8e-6), (2**30, 255.3e-6))},
 }
-ATTENTION_SOURCE = {"split": "the split kernel", "flashinfer": "FlashInfer 0.6.11"}
+ATTENTION_SOURCE = {
+    "workqueue": "the workqueue route",
+    "split": "the split route",
+    "flashinfer": "FlashInfer 0.6.11",
+}
 # Causal attention of prompts, in FLOP/s: what vLLM's 1,183 ms for 32,768 tokens of Llama-3.1-8B leave beside products.
 PROMPT_ATTENTION_FLOPS = 520e12
 # An empty kernel in a graph, and the rate, read and written together, at which a copy moves memory.

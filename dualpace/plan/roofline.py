@@ -91,10 +91,10 @@ def _reads(group: LayerGroup, tokens: int, chunk: int) -> int:
 
 
 def route(attention: Attention, target: Target) -> Literal["host", "split", "workqueue", "flashinfer"]:
-    """The attention kernel of a decode step: the one that the spec names, else the only one that there is yet."""
+    """The attention kernel of a decode step: the one that the spec names, else the fastest of our own."""
     if target.kind == "cpu":
         return "host"
-    return "split" if attention.route == "auto" else attention.route
+    return "workqueue" if attention.route == "auto" else attention.route
 
 
 def floor(model: Model, target: Target, attention: Attention, chunk: int, rows: int, context: int) -> Floor:

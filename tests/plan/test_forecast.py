@@ -9,7 +9,7 @@ from dualpace.plan.forecast import ATTENTION_SECONDS, PRODUCT_ELEMENTS, PRODUCT_
 
 from .deployments import GEMMA_270M, LLAMA_8B, MISTRAL_7B, plan
 
-BENCHMARK = Path("benchmarks/results/gpu_first_light.json")
+BENCHMARK = Path("benchmarks/results/gpu_attention.json")
 
 
 def cell(rows, context, route="flashinfer"):
@@ -54,17 +54,18 @@ def test_products_of_measured_sizes_take_what_was_measured(rows):
     assert len(PRODUCT_ELEMENTS) == 5
 
 
-@pytest.mark.parametrize(("layer", "ratio"), [("Llama-3.1-8B", 4), ("Llama-3.1-70B", 8)])
-def test_attention_of_the_split_route_is_what_the_benchmark_read(layer, ratio):
+@pytest.mark.parametrize("route", ["workqueue", "split"])
+@pytest.mark.parametrize("ratio", [4, 8, 16])
+def test_attention_of_our_routes_is_what_the_benchmark_read(route, ratio):
     found = {}
     for result in json.loads(BENCHMARK.read_text())["results"]:
-        if result["layer"] == layer:
-            seconds = result["attention_s"] + result["merge_s"]
-            found[result["kv_bytes"]] = max(seconds, found.get(result["kv_bytes"], 0))
-    assert dict(ATTENTION_SECONDS["split"][ratio]) == pytest.approx(found, rel=0.1)
+        if (result["route"], result["gqa_ratio"], result["head_dim"]) == (route, ratio, 128):
+            found[result["kv_bytes"]] = max(result["attention_s"], found.get(result["kv_bytes"], 0))
+    for size, seconds in ATTENTION_SECONDS[route][ratio]:
+        assert seconds == pytest.approx(found[size], abs=0.06e-6)
 
 
-@pytest.mark.parametrize(("route", "seconds"), [("split", 405.7e-6), ("flashinfer", 255.3e-6)])
+@pytest.mark.parametrize(("route", "seconds"), [("auto", 260.0e-6), ("split", 283.4e-6), ("flashinfer", 255.3e-6)])
 def test_attention_takes_what_its_route_took(route, seconds):
     assert cell(8, 32768, route).attention_seconds == pytest.approx(32 * seconds)
 
@@ -118,16 +119,16 @@ def test_what_bounds_a_step_is_its_largest_part():
         (LLAMA_8B, "h200", {"target__count": 2}, "what cards exchange was not measured"),
         (LLAMA_8B, "h200", {"model__dtype": "fp32"}, "kernels were measured in bf16, not in fp32"),
         (
-            LLAMA_8B,
+            LLAMA_8B | {"kv_heads": 4},
             "h200",
-            {"attention__route": "workqueue"},
-            "attention of 4 query heads a KV head was not measured on the workqueue route",
+            {"attention__route": "flashinfer"},
+            "attention of 8 query heads a KV head was not measured on the flashinfer route",
         ),
         (
-            LLAMA_8B | {"kv_heads": 2},
+            LLAMA_8B | {"kv_heads": 1},
             "h200",
             {},
-            "attention of 16 query heads a KV head was not measured on the split route",
+            "attention of 32 query heads a KV head was not measured on the workqueue route",
         ),
     ],
 )

@@ -134,7 +134,8 @@ def test_cards_share_weights_and_kv():
 
 
 @pytest.mark.parametrize(
-    ("gpu", "asked", "route"), [("h200", "auto", "split"), ("h200", "flashinfer", "flashinfer"), (None, "auto", "host")]
+    ("gpu", "asked", "route"),
+    [("h200", "auto", "workqueue"), ("h200", "flashinfer", "flashinfer"), (None, "auto", "host")],
 )
 def test_every_floor_has_a_route(gpu, asked, route):
     assert {floor.route for floor in plan(LLAMA_8B, gpu, attention__route=asked).floors} == {route}
