@@ -39,8 +39,10 @@ def build(plan: Plan, output: Path, store: Store, progress: Progress) -> Manifes
     except RenderError as error:
         raise BuildError(str(error)) from error
     targets = libraries(plan, sources)
-    binaries = compile_libraries(targets, sources, store, progress)
+    # What is missing on this machine is said before anything takes time.
+    toolchain = {tool: find_compiler(tool).version for tool in sorted({library.tool for library in targets})}
     model, weights = prepare_model(plan, store, progress)
+    binaries = compile_libraries(targets, sources, store, progress)
     progress.step("assemble the bundle")
     output.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}."))
@@ -60,7 +62,7 @@ def build(plan: Plan, output: Path, store: Store, progress: Progress) -> Manifes
             plan=plan,
             files=files,
             weights=weights,
-            toolchain={tool: find_compiler(tool).version for tool in sorted({library.tool for library in targets})},
+            toolchain=toolchain,
         )
         (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
         _appear(folder, output)

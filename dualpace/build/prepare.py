@@ -16,7 +16,7 @@ from pathlib import Path
 from dualpace.build.errors import BuildError
 from dualpace.build.progress import Progress
 from dualpace.build.store import Store, digest
-from dualpace.plan.manifest import File, WeightFiles
+from dualpace.plan.manifest import GENERATION, File, Generation, WeightFiles
 from dualpace.plan.plan import Plan, Weights
 
 PREPARE = "dualpace.model.prepare"
@@ -47,7 +47,8 @@ def _prepared(plan: Plan, store: Store, progress: Progress) -> Path:
     # Converted weights live beside the entry, where a user short of disk may have removed them.
     if entry is None or not _weights_exist(entry):
         store.drop(key)
-        entry = store.add(key, lambda folder: _run(plan, folder, store, progress))
+        bare = not plan.weights.path and not plan.serving.chat_template
+        entry = store.add(key, _make_bare if bare else lambda folder: _run(plan, folder, store, progress))
     return entry
 
 
@@ -67,6 +68,14 @@ def _inputs(plan: Plan) -> Iterator[tuple[str, Path]]:
         yield checkpoint.name, checkpoint
     if plan.serving.chat_template:
         yield "chat_template", Path(plan.serving.chat_template)
+
+
+def _make_bare(folder: Path) -> None:
+    """What a model without files has: no tokenizer, and the defaults of generation."""
+    generation = folder / GENERATION
+    generation.parent.mkdir()
+    generation.write_text(Generation().model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (folder / RESULT).write_text(json.dumps({"weights": None}), encoding="utf-8")
 
 
 def _run(plan: Plan, folder: Path, store: Store, progress: Progress) -> None:

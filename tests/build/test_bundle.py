@@ -14,7 +14,7 @@ from dualpace.build import prepare
 from dualpace.build.bundle import build
 from dualpace.build.errors import BuildError
 from dualpace.build.store import Store
-from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, File, WeightFiles, read_manifest
+from dualpace.plan.manifest import GENERATION, HOST_ENGINE, HOST_RING, File, Generation, WeightFiles, read_manifest
 from dualpace.plan.plan import Plan, Weights
 from tests.build.conftest import Said
 from tests.plans import SPECS, example
@@ -112,13 +112,23 @@ def test_a_refusal_points_at_the_spec(tmp_path):
     assert f"{spec}:{line}:" in result.stderr
 
 
-def test_without_the_serving_packages_the_remedy_is_named(plan, said, monkeypatch, folder, tmp_path):
+def test_a_checkpoint_needs_the_serving_packages_and_that_is_said_before_anything_is_compiled(
+    plan, said, monkeypatch, tmp_path
+):
     monkeypatch.setattr(prepare, "find_spec", lambda name: None)
-    store = Store(folder / "store")
-    model = plan.model_copy(update={"weights": Weights(kind="random", seed=1)})
+    (tmp_path / "checkpoint").mkdir()
+    model = plan.model_copy(update={"weights": Weights(kind="safetensors", path=str(tmp_path / "checkpoint"))})
     with pytest.raises(BuildError, match=r"needs tokenizers, torch: run `pip install dualpace\[serve\]`"):
-        build(model, tmp_path / "b", store, said)
+        build(model, tmp_path / "b", Store(tmp_path / "store"), said)
     assert not (tmp_path / "b").exists()
+    assert not any("compile" in note for note in said.notes)
+
+
+def test_without_a_checkpoint_no_serving_package_is_needed(plan, said, monkeypatch, folder, tmp_path):
+    monkeypatch.setattr(prepare, "find_spec", lambda name: None)
+    model = plan.model_copy(update={"weights": Weights(kind="random", seed=1)})
+    build(model, tmp_path / "b", Store(folder / "store"), said)
+    assert Generation.model_validate_json((tmp_path / "b" / GENERATION).read_bytes()) == Generation()
 
 
 def test_a_checkpoint_that_is_not_here_is_named_and_never_becomes_random_weights(said, folder):
