@@ -1,12 +1,14 @@
 """Work on requests that takes long: off the event loop, and little of it at a time."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fastapi.routing import APIRoute
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,27 +17,43 @@ T = TypeVar("T")
 # What is parsed faster than it is handed to a thread and back, about.
 SMALL_BYTES = 32768
 _WORKERS = ThreadPoolExecutor(4, thread_name_prefix="aside")
+# Parsing keeps the interpreter to itself: of several at once, the event loop would have to wait for all.
+_PARSER = ThreadPoolExecutor(1, thread_name_prefix="aside parser")
 
 
 async def aside(work: Callable[[], T]) -> T:
-    """The result of `work`, done on one of a few threads in turn."""
+    """The result of `work`, done on one of a few threads in turn. For what leaves the interpreter to others."""
     return await asyncio.get_running_loop().run_in_executor(_WORKERS, work)
 
 
 class ParsingRoute(APIRoute):
-    """Parses large bodies aside: each then holds up other requests for its own parsing at most, not a queue of them."""
+    """Parses and checks large bodies aside, one after the other, so that requests beside them wait for one at most."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler, given a request whose JSON is parsed aside."""
+        """The handler, given a request that has been parsed."""
         handle = super().get_route_handler()
+        model = self.body_field.field_info.annotation if self.body_field else None
 
         async def parsing(request: Request) -> Response:
-            return await handle(_ParsedAside(request.scope, request.receive))
+            return await handle(_Parsed(model, request))
 
         return parsing
 
 
-class _ParsedAside(Request):
+class _Parsed(Request):
+    def __init__(self, model: Any, request: Request) -> None:
+        super().__init__(request.scope, request.receive)
+        self._model = model
+
     async def json(self) -> Any:
         body = await self.body()
-        return json.loads(body) if len(body) <= SMALL_BYTES else await aside(lambda: json.loads(body))
+        if len(body) <= SMALL_BYTES:
+            return json.loads(body)
+        return await asyncio.get_running_loop().run_in_executor(_PARSER, self._parse, body)
+
+    def _parse(self, body: bytes) -> Any:
+        fields = json.loads(body)
+        # What does not fit the model is left to the route, which finds and tells the same.
+        with contextlib.suppress(ValidationError):
+            return self._model.model_validate(fields)
+        return fields
