@@ -13,7 +13,7 @@ from pathlib import Path
 from dualpace.build.errors import BuildError, compile_error
 from dualpace.build.progress import Progress
 from dualpace.build.store import Store, digest
-from dualpace.build.toolchain import find_compiler
+from dualpace.build.toolchain import Compiler, find_compiler
 from dualpace.build.units import Library, Unit, inputs
 
 OUTPUT = "output"
@@ -78,7 +78,7 @@ def _compile(units: Mapping[str, Unit], sources: Mapping[str, str], store: Store
 def _compile_unit(unit: Unit, sources: Mapping[str, str], folder: Path, entry: Path, progress: Progress) -> None:
     compiler = find_compiler(unit.tool)
     mode = () if unit.tool == "nvcc" else ("-c",)
-    result = _run([str(compiler.path), *unit.flags, *mode, unit.source, "-o", str(entry / OUTPUT)], folder)
+    result = _run(compiler, [*unit.flags, *mode, unit.source, "-o", str(entry / OUTPUT)], folder)
     if result.returncode:
         raise compile_error(unit.source, result.stdout, sources)
     if result.stdout.strip():
@@ -94,19 +94,19 @@ def _link(library: Library, objects: Mapping[str, Path], progress: Progress, ent
             (folder / path).parent.mkdir(exist_ok=True)
             (folder / path).symlink_to(file.resolve())
         output = str(entry / OUTPUT)
-        result = _run([str(compiler.path), *objects, *library.flags, *compiler.link_flags, "-o", output], folder)
+        result = _run(compiler, [*objects, *library.flags, *compiler.link_flags, "-o", output], folder)
     if result.returncode:
         raise BuildError(f"{library.output} does not link; {compiler.tool}'s text is above", output=result.stdout)
     if result.stdout.strip():
         progress.note(result.stdout.rstrip())
 
 
-def _run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(compiler: Compiler, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a compiler; both its streams come back as stdout. Of the environment only what cannot change its output."""
     return subprocess.run(
-        arguments,
+        [compiler.path, *arguments],
         cwd=folder,
-        env={"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": tempfile.gettempdir(), "LC_ALL": "C"},
+        env={"PATH": compiler.search, "TMPDIR": tempfile.gettempdir(), "LC_ALL": "C"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,5 +1,6 @@
-"""The compilers: where they are and which version they are."""
+"""The compilers: where they are and which version they are. Only here is PATH read."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -21,10 +22,14 @@ REMEDY = {
 
 
 class Compiler(Frozen):
-    """A compiler. `version` is its full version text, which is part of every key of what it makes."""
+    """A compiler. `version` is its full version text, which is part of every key of what it makes.
+
+    `search` is the PATH that it was looked for on, where it finds its assembler, linker and host compiler.
+    """
 
     tool: Tool
     path: Path
+    search: str
     version: str
     link_flags: tuple[str, ...] = ()
 
@@ -32,7 +37,8 @@ class Compiler(Frozen):
 @cache
 def find_compiler(tool: Tool) -> Compiler:
     """The compiler `tool`: from PATH, or nvcc from the CUDA packages beside this one. Raises BuildError."""
-    on_path = shutil.which(tool)
+    search = os.environ.get("PATH", os.defpath)
+    on_path = shutil.which(tool, path=search)
     path = Path(on_path) if on_path else next(_packaged(tool), None)
     if path is None:
         raise BuildError(f"{tool} was not found: {REMEDY[tool]}")
@@ -44,14 +50,13 @@ def find_compiler(tool: Tool) -> Compiler:
         raise BuildError(f"{path} is version {release[0]}, at least {MINIMUM[tool]} is needed: {REMEDY[tool]}")
     lines = result.stdout.strip().splitlines()
     if tool == "g++":
-        return Compiler(tool=tool, path=path, version=lines[0])
+        return Compiler(tool=tool, path=path, search=search, version=lines[0])
     # nvcc preprocesses with g++, so g++'s headers are part of what it compiles. The packaged toolkit keeps its device
     # runtime where its own nvcc does not look.
     libraries = path.resolve().parent.parent / "lib"
     link_flags = (f"-L{libraries}",) if (libraries / "libcudadevrt.a").is_file() else ()
-    return Compiler(
-        tool=tool, path=path, version=f"{lines[-1]} with {find_compiler('g++').version}", link_flags=link_flags
-    )
+    version = f"{lines[-1]} with {find_compiler('g++').version}"
+    return Compiler(tool=tool, path=path, search=search, version=version, link_flags=link_flags)
 
 
 def _packaged(tool: Tool) -> Iterator[Path]:

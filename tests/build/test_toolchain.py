@@ -41,7 +41,7 @@ def test_nvcc_is_found_in_the_cuda_packages(monkeypatch, tmp_path):
     library = tmp_path / "site" / "nvidia" / "cu13" / "lib" / "libcudadevrt.a"
     library.parent.mkdir()
     library.touch()
-    monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / "bin" / name) if name == "g++" else None)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     nvcc = find_compiler("nvcc")
     assert nvcc.path == packaged
@@ -51,6 +51,12 @@ def test_nvcc_is_found_in_the_cuda_packages(monkeypatch, tmp_path):
 
 def test_a_compiler_that_is_too_old_is_refused(monkeypatch, tmp_path):
     program(tmp_path, "g++", "9.4.0")
-    monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / name))
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BuildError, match=r"is version 9\.4\.0, at least 12 is needed: .*apt install"):
         find_compiler("g++")
+
+
+def test_a_compiler_knows_the_path_that_it_was_found_on(monkeypatch, tmp_path):
+    program(tmp_path, "g++", "12.2.0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_compiler("g++").search == str(tmp_path)
