@@ -96,7 +96,9 @@ class SamplingFields(Body):
         description=f"An object of up to {MAX_BIAS} token ids, each with what is added to its logit, from -100 to 100.",
     )
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(
-        None, description="The same seed and request give the same text; drawn at random by default."
+        None,
+        description="The same seed and request give the same text, except where the last bits of a logit decide: they "
+        "depend on how the prompt was cut into chunks, beside what other requests. Drawn at random by default.",
     )
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = Field(
         None, description=f"A string, or a list of up to {MAX_STOPS}, of 1 to 1,024 characters, that ends the text."
