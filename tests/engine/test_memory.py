@@ -16,16 +16,17 @@ def plan(bundle) -> Plan:
 
 @pytest.fixture
 def overtaken(monkeypatch):
-    """Has another engine make its file while one has looked and not yet made its own."""
-    reserve = os.posix_fallocate
+    """Has something happen once, right before a function of `os` is called."""
 
-    def arrange(make):
+    def arrange(name, happens):
+        call = getattr(os, name)
+
         def once(*arguments):
-            monkeypatch.setattr(os, "posix_fallocate", reserve)
-            make()
-            reserve(*arguments)
+            monkeypatch.setattr(os, name, call)
+            happens()
+            return call(*arguments)
 
-        monkeypatch.setattr(os, "posix_fallocate", once)
+        monkeypatch.setattr(os, name, once)
 
     return arrange
 
@@ -41,7 +42,7 @@ def leave_behind(path, plan):
 def test_of_two_engines_at_a_new_path_the_first_has_it(plan, tmp_path, overtaken):
     path = tmp_path / "rings"
     others = []
-    overtaken(lambda: others.append(RingMemory(path, plan)))
+    overtaken("posix_fallocate", lambda: others.append(RingMemory(path, plan)))
     with pytest.raises(RingMemoryError, match="another engine serves these rings"):
         RingMemory(path, plan)
     assert os.path.samestat(path.stat(), os.fstat(others[0]._file))
@@ -59,12 +60,23 @@ def test_of_two_engines_that_replace_a_file_left_behind_one_has_the_path(plan, t
             RingMemory(path, plan)
         refused.append(caught)
 
-    overtaken(other)
+    overtaken("posix_fallocate", other)
     memory = RingMemory(path, plan)
     assert refused
     assert os.path.samestat(path.stat(), os.fstat(memory._file))
     memory.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_replaced_between_look_and_lock_is_not_replaced_again(plan, tmp_path, overtaken):
+    path = tmp_path / "rings"
+    leave_behind(path, plan)
+    others = []
+    overtaken("pread", lambda: others.append(RingMemory(path, plan)))
+    with pytest.raises(RingMemoryError, match="another engine serves these rings"):
+        RingMemory(path, plan)
+    assert os.path.samestat(path.stat(), os.fstat(others[0]._file))
+    others[0].close()
 
 
 def test_a_path_is_never_without_a_file_while_one_is_replaced(plan, tmp_path, monkeypatch):
@@ -75,7 +87,7 @@ def test_a_path_is_never_without_a_file_while_one_is_replaced(plan, tmp_path, mo
     monkeypatch.undo()
 
 
-def test_the_same_process_id_in_another_container_is_no_obstacle(plan, tmp_path, monkeypatch, overtaken):
+def test_the_same_process_id_in_another_container_is_no_obstacle(plan, tmp_path, monkeypatch):
     first, second = tmp_path / "rings", tmp_path / "others"
     monkeypatch.setattr(os, "getpid", lambda: 1)
     (tmp_path / ".rings.1").touch()
