@@ -50,7 +50,10 @@ def test_start_waits_until_requests_are_served_and_the_end_drains_the_frontend_f
     with appliance(tmp_path) as running:
         running.start(steps.append)
         assert alive(tmp_path) == ["engine", "frontend"]
-        assert len(run_folders(tmp_path)) == 1
+        [folder] = run_folders(tmp_path)
+        for name in ("engine", "frontend"):  # each keeps the folder alive
+            descriptors = Path(f"/proc/{(tmp_path / f'{name}.pid').read_text()}/fd").iterdir()
+            assert folder in [descriptor.resolve() for descriptor in descriptors]
     assert steps == ["start the engine", "start the frontend", "load the model"]
     assert (tmp_path / "order").read_text() == "frontend engine "
     assert alive(tmp_path) == []
