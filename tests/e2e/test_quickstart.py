@@ -97,7 +97,7 @@ def test_models_and_health(appliance: Served, client: OpenAI) -> None:
 def test_ctrl_c_lets_running_requests_finish_and_ends_cleanly(bundle: Path) -> None:
     with serving(bundle) as served:
         client = OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
-        stream = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=60, temperature=0, stream=True)
+        stream = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=24, temperature=0, stream=True)
         next(iter(stream))
         served.process.send_signal(signal.SIGINT)
         rest = list(stream)
