@@ -18,7 +18,7 @@ _RUNTIME = {
     # About 20 us of waiting for each other before threads sleep, where OpenMP's default is milliseconds: longer than
     # the gaps between kernels, and short enough to yield the core on a machine that does other work.
     "GOMP_SPINCOUNT": "2000",
-    # Large tensors in huge pages: up to a quarter more bandwidth for weights that are read once a step.
+    # Large tensors in huge pages: weights are read once a step, and page walks cost bandwidth.
     "THP_MEM_ALLOC_ENABLE": "1",
 }
 

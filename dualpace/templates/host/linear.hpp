@@ -67,8 +67,8 @@ constexpr int out_tile(int rows) {
 // y[r][o] for kRows rows and kOuts weight rows.
 //
 // Weight rows are read side by side, a pattern that hardware does not prefetch at full speed. Software prefetches them
-// in the order of memory, a tile and 4 KiB ahead: 92% of the read bandwidth on Zen 4, where strided prefetches reach
-// half of it. With many rows the inputs need L1, and weights are brought to L2 only.
+// in the order of memory, a tile and 4 KiB ahead; prefetches that stride from row to row are far slower. With many rows
+// the inputs need L1, and weights are brought to L2 only.
 template <int kRows, int kOuts>
 inline void tile(const Element* w, const Product::Input* x, int in, const Element* bias, float* y, int out) {
   constexpr int kSums = kRows * kOuts;
