@@ -119,7 +119,7 @@ def engine(folder: Path, manifest: Manifest, threads: int) -> Iterator[Decode]:
 
 def step_seconds(ring: FrontendRing, vocab: int, rows: int, context: int) -> float:
     """Median interval between tokens of the last row to begin, while all rows decode."""
-    params = SamplingParams(max_tokens=LONG, temperature=0.0, ignore_eos=True)
+    params = SamplingParams(max_tokens=LONG, temperature=0.0)
     for tag in range(rows):
         prompt = random.Random(f"{rows} {context} {tag}").choices(range(vocab // 2), k=context - WARM_UP)
         if not ring.submit(tag, prompt, params):

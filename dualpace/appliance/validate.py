@@ -196,7 +196,6 @@ def _sampling(body: SamplingFields, deployment: Deployment) -> SamplingParams:
         logprobs=body.wanted_logprobs,
         seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS,
         stop_tokens=tuple(ends),
-        ignore_eos=bool(body.ignore_eos),
     )
 
 

@@ -30,7 +30,7 @@ class SamplingParams:
     """How a request is sampled and when it ends. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off.
 
     Of what waits in a ring the higher `priority`, from 0 to 255, is served first, though none waits for ever.
-    `stop_tokens` holds the end-of-sequence ids too unless they are to be ignored, which `ignore_eos` records.
+    `stop_tokens` holds the end-of-sequence ids too unless they are to be ignored.
     The repetition penalty counts prompt and generated tokens, the other two generated ones. `logit_bias` holds pairs
     of a token id and its bias. `logprobs` asks for each token's log probability and those of that many most probable
     tokens.
@@ -47,7 +47,6 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     seed: int = 0
     stop_tokens: tuple[int, ...] = ()
-    ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
     priority: int = 0

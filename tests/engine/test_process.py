@@ -21,7 +21,7 @@ from dualpace.model.random import random_weights
 from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, MANIFEST, BundleError, read_manifest
 from tests.engine.rows import Rows
 
-GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 
 
 def start(bundle: Path, rings: Path) -> subprocess.Popen[str]:
@@ -88,7 +88,7 @@ def test_tokens_over_the_rings_are_those_of_the_model(bundle, engine):
 
 def test_sigterm_ends_what_runs_tells_frontends_and_removes_the_rings(engine):
     process, ring, rings = engine
-    assert ring.submit(1, [1, 2, 3], SamplingParams(max_tokens=400, temperature=0.0, ignore_eos=True))
+    assert ring.submit(1, [1, 2, 3], SamplingParams(max_tokens=400, temperature=0.0))
     while not ring.wait(10.0):
         pass
     process.send_signal(signal.SIGTERM)
