@@ -10,6 +10,7 @@ from pathlib import Path
 from dualpace import __version__
 from dualpace.build.compile import compile_libraries
 from dualpace.build.errors import BuildError
+from dualpace.build.headers import find_headers
 from dualpace.build.prepare import prepare_model
 from dualpace.build.progress import Progress
 from dualpace.build.store import Store, digest
@@ -40,7 +41,9 @@ def build(plan: Plan, output: Path, store: Store, progress: Progress) -> Manifes
         raise BuildError(str(error)) from error
     targets = libraries(plan, sources)
     # What is missing on this machine is said before anything takes time.
-    toolchain = {tool: find_compiler(tool).version for tool in sorted({library.tool for library in targets})}
+    headers = {name for library in targets for unit in library.units for name in unit.headers}
+    toolchain: dict[str, str] = {tool: find_compiler(tool).version for tool in sorted({x.tool for x in targets})}
+    toolchain |= {name: find_headers(name).version for name in sorted(headers)}
     model, weights = prepare_model(plan, store, progress)
     binaries = compile_libraries(targets, sources, store, progress)
     progress.step("assemble the bundle")

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from dualpace.build.errors import BuildError, compile_error
+from dualpace.build.headers import find_headers
 from dualpace.build.progress import Progress
 from dualpace.build.store import Store, digest
 from dualpace.build.toolchain import Compiler, find_compiler
@@ -24,8 +25,8 @@ def compile_libraries(
 ) -> dict[str, Path]:
     """Output path in the bundle -> the file in `store`, for every library. Raises BuildError.
 
-    `sources` are the rendered texts by path. The bytes depend on the sources, the flags and the compilers' versions
-    alone. Units are compiled side by side, one a core.
+    `sources` are the rendered texts by path. The bytes depend on the sources, the flags and the versions of compilers
+    and header libraries alone. Units are compiled side by side, one a core.
     """
     missing = [library for library in libraries if store.find(_library_key(library, sources)) is None]
     units = {_unit_key(unit, sources): unit for library in missing for unit in library.units}
@@ -41,9 +42,8 @@ def compile_libraries(
 
 def _unit_key(unit: Unit, sources: Mapping[str, str]) -> str:
     texts = inputs(unit.source, sources)
-    return digest(
-        ["unit", find_compiler(unit.tool).version, *unit.flags, *(part for item in texts.items() for part in item)]
-    )
+    versions = [find_compiler(unit.tool).version, *(find_headers(library).version for library in unit.headers)]
+    return digest(["unit", *versions, *unit.flags, *(part for item in texts.items() for part in item)])
 
 
 def _library_key(library: Library, sources: Mapping[str, str]) -> str:
@@ -66,6 +66,8 @@ def _compile(units: Mapping[str, Unit], sources: Mapping[str, str], store: Store
         for path, text in sources.items():
             (folder / path).parent.mkdir(exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8")
+        for library in {library for unit in units.values() for library in unit.headers}:
+            (folder / library).symlink_to(find_headers(library).path)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             futures = [pool.submit(make, folder, key, unit) for key, unit in units.items()]
             try:

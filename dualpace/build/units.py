@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 
+from dualpace.build.headers import HeaderLibrary, include_flags
 from dualpace.build.toolchain import Tool
 from dualpace.frozen import Frozen
 from dualpace.plan.manifest import CUDA_ENGINE, HOST_ENGINE, HOST_RING
@@ -32,13 +33,14 @@ CUDA = ("-std=c++20", "-O3", "-rdc=true", "-cubin", "-I.", "-Xcompiler=-Wall,-We
 
 
 class Unit(Frozen):
-    """One compile of `source` to `object`; `label` is what progress calls it."""
+    """One compile of `source` to `object`, with `headers`; `label` is what progress calls it."""
 
     tool: Tool
     source: str
     object: str
     label: str
     flags: tuple[str, ...]
+    headers: tuple[HeaderLibrary, ...] = ()
 
 
 class Library(Frozen):
@@ -54,7 +56,8 @@ def libraries(plan: Plan, sources: Iterable[str]) -> tuple[Library, ...]:
     """Everything that is linked for the target of `plan`, from what is in `sources` (paths).
 
     `host/ring.cpp` makes the ring library. On the CPU every other `host/*.cpp` goes into the engine, those named
-    `kernels*.cpp` once for each instruction set; on CUDA every `cuda/*.cu` does.
+    `kernels*.cpp` once for each instruction set; on CUDA every `cuda/*.cu` does, those named `*flashinfer.cu` with
+    FlashInfer's headers.
     """
     ring = Library(tool="g++", output=HOST_RING, units=(_plain("host/ring.cpp", HOST),), flags=SHARED)
     if plan.target.kind == "cuda":
@@ -80,12 +83,22 @@ def _kernel(path: str, isa: str) -> Unit:
 
 
 def _cuda_engine(sm: str, paths: list[str]) -> Library:
-    arch = f"-arch=sm_{sm}"
-    units = tuple(
-        Unit(tool="nvcc", source=path, object=f"{path}.cubin", label=f"{path} for sm_{sm}", flags=(*CUDA, arch))
-        for path in paths
+    units = tuple(_kernels(sm, path) for path in paths)
+    flags = (f"-arch=sm_{sm}", "-dlink", "-cubin", "-lcudadevrt")
+    return Library(tool="nvcc", output=CUDA_ENGINE, units=units, flags=flags)
+
+
+def _kernels(sm: str, path: str) -> Unit:
+    headers: tuple[HeaderLibrary, ...] = ("flashinfer",) if path.endswith("flashinfer.cu") else ()
+    flags = (*CUDA, f"-arch=sm_{sm}", *(flag for library in headers for flag in include_flags(library)))
+    return Unit(
+        tool="nvcc",
+        source=path,
+        object=f"{path}.cubin",
+        label=f"{path} for sm_{sm}",
+        flags=flags,
+        headers=headers,
     )
-    return Library(tool="nvcc", output=CUDA_ENGINE, units=units, flags=(arch, "-dlink", "-cubin", "-lcudadevrt"))
 
 
 def inputs(source: str, sources: Mapping[str, str]) -> dict[str, str]:
