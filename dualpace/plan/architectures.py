@@ -29,7 +29,7 @@ SANDWICH_NORMS = {
 
 
 class Architecture(Frozen):
-    """What a family computes. `norm_offset` is added to every norm weight.
+    """What a family computes. `norm_offset` is added to every norm weight; `softcap`: its attention may have one.
 
     `default_pattern` (every n-th layer has full attention), `rope_theta`, `local_theta` (of layers with a window) and
     `tie_embeddings` hold where neither the checkpoint nor the shape says otherwise.
@@ -45,6 +45,7 @@ class Architecture(Frozen):
     norm_offset: float = 0.0
     scaled_embedding: bool = False
     sliding: bool = False
+    softcap: bool = False
     default_pattern: int = 1
     rope_theta: float = 10000.0
     local_theta: float | None = None
@@ -76,6 +77,20 @@ ARCHITECTURES: dict[str, Architecture] = {
             qkv_bias=True,
         ),
         Architecture(family="qwen3", model_types=("qwen3",), class_names=("Qwen3ForCausalLM",), qk_norm=True),
+        Architecture(
+            family="gemma2",
+            model_types=("gemma2",),
+            class_names=("Gemma2ForCausalLM",),
+            activation="gelu_tanh",
+            post_norms=True,
+            norm_offset=1.0,
+            scaled_embedding=True,
+            sliding=True,
+            softcap=True,
+            default_pattern=2,
+            tie_embeddings=True,
+            dtypes=("bf16", "fp32"),
+        ),
         Architecture(
             family="gemma3",
             model_types=("gemma3_text", "gemma3"),

@@ -37,7 +37,10 @@ class LayerGroup(Frozen):
 
 
 class Model(Frozen):
-    """The architecture as kernels and step programs need it. Element counts; `dtype` is that of weights and KV."""
+    """The architecture as kernels and step programs need it. Element counts; `dtype` is that of weights and KV.
+
+    An `attention_softcap` of 0 leaves scores as they are.
+    """
 
     family: str
     dtype: DType
@@ -58,6 +61,7 @@ class Model(Frozen):
     tie_embeddings: bool
     embed_scale: float
     attention_scale: float
+    attention_softcap: float = 0.0
     groups: tuple[LayerGroup, ...]
 
     @property

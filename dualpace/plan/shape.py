@@ -70,6 +70,8 @@ def resolve_model(shape: CompleteShape, dtype: DType) -> Model:
         raise PlanError((*SHAPE, "head_dim"), f"head_dim {shape.head_dim} is not a multiple of {HEAD_DIM_MULTIPLE}")
     if shape.sliding_window and not architecture.sliding:
         raise PlanError((*SHAPE, "sliding_window"), f"the {shape.family} family has no sliding window", "leave it out")
+    if shape.attention_softcap and not architecture.softcap:
+        raise PlanError((*SHAPE, "attention_softcap"), f"the {shape.family} family has no soft cap", "leave it out")
     if dtype not in architecture.dtypes:
         raise PlanError(
             ("model", "dtype"),
@@ -96,6 +98,7 @@ def resolve_model(shape: CompleteShape, dtype: DType) -> Model:
         tie_embeddings=shape.tie_embeddings,
         embed_scale=math.sqrt(shape.hidden) if architecture.scaled_embedding else 1.0,
         attention_scale=shape.attention_scale,
+        attention_softcap=shape.attention_softcap or 0.0,
         groups=_groups(shape),
     )
 

@@ -11,7 +11,7 @@ from dualpace.frozen import Frozen
 from dualpace.spec.units import Duration, Size
 
 Auto = Literal["auto"]
-Family = Literal["llama", "mistral", "qwen2", "qwen3", "gemma3"]
+Family = Literal["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3"]
 
 # Limits far above any model or machine, so that a slip of the keyboard is caught here and plans stay small.
 Layers = Annotated[int, Field(gt=0, le=1024)]
@@ -89,6 +89,11 @@ class Shape(Section):
     )
     attention_scale: Factor | None = Field(
         None, description="Factor on query-key products; head_dim ** -0.5 if absent.", examples=[0.0625]
+    )
+    attention_softcap: Factor | None = Field(
+        None,
+        description="Attention scores s become c * tanh(s / c) with this c; as they are if absent.",
+        examples=[50.0],
     )
     tie_embeddings: bool | None = Field(
         None, description="The output head is the embedding table; the family's habit if absent.", examples=[True]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.gemma2 import Gemma2Config
 from transformers.models.gemma3 import Gemma3TextConfig
 from transformers.models.llama import LlamaConfig
 from transformers.models.mistral import MistralConfig
@@ -63,6 +64,20 @@ CASES = {
             "sliding_window_pattern": 2,
             "query_pre_attn_scalar": 200,
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "num_hidden_layers": 3,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gemma2": Case(
+        Gemma2Config,
+        4,
+        2,
+        64,
+        16,
+        {
+            "sliding_window": 24,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": None,
             "num_hidden_layers": 3,
             "tie_word_embeddings": True,
         },

@@ -62,7 +62,7 @@ def test_fp32_logits_equal_the_reference_at_every_position(name, tiny, kernels_o
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("name", ["mistral", "gemma3"])
+@pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3"])
 def test_every_instruction_set_computes_the_same(name, isa, tiny, kernels_of):
     case = tiny(name, "fp32")
     rows = Rows(case.plan, case.weights, kernels_of(case.library, isa))

@@ -130,8 +130,10 @@ class Batch:
             offsets = torch.tensor(seen % size, device="cuda")
             keys, values = (self.pools[group][pages, i, :, offsets].double() for i in (0, 1))  # [n][kv head][d]
             query = self.qkv[t, : model.heads].double().reshape(model.kv_heads, model.gqa_ratio, model.head_dim)
-            weights = (torch.einsum("kgd,nkd->kgn", query, keys) * model.attention_scale).softmax(-1)
-            out[t] = torch.einsum("kgn,nkd->kgd", weights, values).reshape(model.heads, model.head_dim)
+            scores = torch.einsum("kgd,nkd->kgn", query, keys) * model.attention_scale
+            if model.attention_softcap:
+                scores = model.attention_softcap * (scores / model.attention_softcap).tanh()
+            out[t] = torch.einsum("kgn,nkd->kgd", scores.softmax(-1), values).reshape(model.heads, model.head_dim)
         return out
 
     def _table(self, group: int) -> np.ndarray:

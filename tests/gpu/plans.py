@@ -30,6 +30,7 @@ def plan(
     pages: int = 0,
     qk_norm: bool = False,
     norm_offset: float = 0.0,
+    softcap: float = 0.0,
     split_tokens: int = 128,
     context: int = 2048,
     max_batch: int = 8,
@@ -67,6 +68,7 @@ def plan(
             tie_embeddings=False,
             embed_scale=1.0,
             attention_scale=head_dim**-0.5,
+            attention_softcap=softcap,
             groups=tuple(
                 LayerGroup(
                     name=name, layers=(layer,), window=window, rope=Rope(theta=10_000.0 if window else 500_000.0)
@@ -155,6 +157,8 @@ PLANS = {
             qk_norm=True,
             norm_offset=1.0,
         ),
+        plan("softcap-g2-d256-p16-bf16", dtype="bf16", kv_heads=2, ratio=2, head_dim=256, page_size=16, softcap=1.5),
+        plan("softcap-g2-d64-p16-fp32", dtype="fp32", kv_heads=2, ratio=2, head_dim=64, page_size=16, softcap=1.5),
         plan("windows-g3-d96-p8-bf16", dtype="bf16", kv_heads=2, ratio=3, head_dim=96, page_size=8, windows=(0, 512)),
     )
 }

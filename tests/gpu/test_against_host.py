@@ -13,7 +13,13 @@ from .test_attention import worst_error
 
 pytestmark = pytest.mark.gpu
 
-COMPARED = ["g4-d128-p16-bf16", "g3-d96-p8-fp16", "g8-d80-p16-fp32", "windows-g4-d256-p16-bf16"]
+COMPARED = [
+    "g4-d128-p16-bf16",
+    "g3-d96-p8-fp16",
+    "g8-d80-p16-fp32",
+    "windows-g4-d256-p16-bf16",
+    "softcap-g2-d64-p16-fp32",
+]
 
 
 @pytest.fixture(scope="module", params=COMPARED)

@@ -2,6 +2,7 @@
 
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers.models.gemma2 import Gemma2Config
 from transformers.models.gemma3 import Gemma3TextConfig
 from transformers.models.llama import LlamaConfig
 from transformers.models.mistral import MistralConfig
@@ -41,6 +42,7 @@ _CONFIGS = {
     "mistral": MistralConfig,
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
+    "gemma2": Gemma2Config,
     "gemma3": Gemma3TextConfig,
 }
 FAMILIES = tuple(_CONFIGS)

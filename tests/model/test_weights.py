@@ -31,7 +31,7 @@ def expected_table(model, family):
             entries["qkv_bias"] = torch.cat([projection.bias for projection in projections])
         if family in ("qwen3", "gemma3"):
             entries |= {"q_norm": attention.q_norm.weight, "k_norm": attention.k_norm.weight}
-        if family == "gemma3":
+        if family in ("gemma2", "gemma3"):
             entries |= {
                 "post_attn_norm": layer.post_attention_layernorm.weight,
                 "mlp_norm": layer.pre_feedforward_layernorm.weight,

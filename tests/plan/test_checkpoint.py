@@ -118,6 +118,13 @@ def test_the_query_scale_of_gemma_is_its_own(tmp_path):
     assert model_of(tmp_path, GEMMA).attention_scale == 0.25
 
 
+@pytest.mark.parametrize(("given", "cap"), [({}, 0.0), ({"attn_logit_softcapping": 50.0}, 50.0)])
+def test_gemma_2_may_have_a_soft_cap_of_attention_scores(given, cap, tmp_path):
+    model = model_of(tmp_path, GEMMA | {"model_type": "gemma2"} | given)
+    assert model.attention_softcap == cap
+    assert [group.layers for group in model.groups] == [(1, 3, 5), (0, 2, 4, 6)]
+
+
 @pytest.mark.parametrize(
     ("given", "window"), [({"sliding_window": 512}, 512), ({"sliding_window": None}, None), ({}, 4096)]
 )
@@ -141,7 +148,7 @@ REFUSED = [
     ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
     ({"num_local_experts": 8}, "num_local_experts"),
     ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
-    ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+    ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0 is not supported for llama"),
     ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
     ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
     ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "'longrope'"),

@@ -69,6 +69,11 @@ def test_gemma_has_its_window_and_the_family_bases(tmp_path):
     assert (shape.rope_theta, shape.rope_local_theta) == (1e6, 1e4)
 
 
+def test_gemma_2_may_have_a_soft_cap_of_attention_scores(tmp_path):
+    path = write(tmp_path / "model.gguf", "gemma2", attn_logit_softcapping=50.0)
+    assert read_checkpoint(path).shape.attention_softcap == 50.0
+
+
 def test_llama3_scaling_is_found_again_in_the_frequency_divisors(tmp_path):
     rule = Rope(theta=500000.0, scaling="llama3", factor=32.0, original_context=8192)
     plain = inverse_frequencies(Rope(theta=500000.0), 16)
@@ -87,7 +92,7 @@ def test_llama3_scaling_is_found_again_in_the_frequency_divisors(tmp_path):
     [
         ({"expert_count": 8}, "expert_count"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
-        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0 is not supported for llama"),
         ({"rope.scaling.type": "longrope", "rope.scaling.factor": 2.0}, "longrope"),
         ({"rope.dimension_count": 8}, "rope.dimension_count"),
         ({"attention.value_length": 8}, "attention.value_length"),

@@ -252,6 +252,7 @@ REFUSED = [
     ({"shape": LLAMA_8B | {"heads": 24}}, "model.shape.head_dim", "give head_dim"),
     ({"shape": LLAMA_8B | {"head_dim": 100}}, "model.shape.head_dim", "multiple of 8"),
     ({"shape": LLAMA_8B | {"sliding_window": 4096}}, "model.shape.sliding_window", "no sliding window"),
+    ({"shape": LLAMA_8B | {"attention_softcap": 50.0}}, "model.shape.attention_softcap", "no soft cap"),
     ({"shape": LLAMA_8B | {"rope_scaling": {"type": "yarn", "factor": 4.0}}},
      "model.shape.rope_scaling.original_context", "trained context"),
     ({"shape": GEMMA_270M, "model__dtype": "fp16"}, "model.dtype", "bf16 or fp32"),

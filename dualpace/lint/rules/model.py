@@ -81,8 +81,8 @@ def sliding_window(context: LintContext) -> Iterator[Finding]:
     for name in ("sliding_window", "sliding_pattern", "rope_local_theta"):
         if getattr(shape, name) is not None:
             yield Finding(("model", "shape", name), f"model.shape.{name} has no effect: {why}", remedy)
-    if shape.family == "gemma3" and shape.sliding_window is None:
-        message = "model.shape.sliding_window is absent, and gemma3 has sliding-window layers"
+    if ARCHITECTURES[shape.family].default_pattern > 1 and shape.sliding_window is None:
+        message = f"model.shape.sliding_window is absent, and {shape.family} has sliding-window layers"
         yield Finding(("model", "shape"), message, "add `sliding_window: 512`, or what the model's config.json says")
 
 

@@ -21,7 +21,6 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "num_experts": (None, 0),
     "num_local_experts": (None, 0),
     "final_logit_softcapping": (None,),
-    "attn_logit_softcapping": (None,),
     "quantization_config": (None,),
     "mlp_bias": (None, False),
     "use_bidirectional_attention": (None, False),
@@ -76,6 +75,7 @@ def read_config(file: Path) -> Checkpoint:
         sliding_window=window,
         sliding_pattern=pattern,
         attention_scale=fields.number("query_pre_attn_scalar") ** -0.5 if fields.has("query_pre_attn_scalar") else None,
+        attention_softcap=fields.softcap("attn_logit_softcapping", architecture),
         tie_embeddings=bool(config.get("tie_word_embeddings", architecture.tie_embeddings)),
     )
     key = "dtype" if fields.has("dtype") else "torch_dtype"

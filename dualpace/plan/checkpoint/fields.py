@@ -53,6 +53,14 @@ class Fields:
             raise self.refuse(key, "should be a positive number")
         return float(value)
 
+    def softcap(self, key: str, architecture: Architecture) -> float | None:
+        """The soft cap of attention scores, if there is one. Raises CheckpointError where the family has none."""
+        if not self.has(key):
+            return None
+        if not architecture.softcap:
+            raise self.refuse(key, f"is not supported for {architecture.family}")
+        return self.number(key)
+
     def object(self, key: str) -> "Fields":
         """The fields of an object; none where it is absent. Raises CheckpointError."""
         value = self.values[key] if self.has(key) else {}

@@ -30,7 +30,7 @@ def _checkpoint(path: Path, header: GgufHeader) -> Checkpoint:
             if key.startswith(prefix)
         },
     )
-    for key in ("expert_count", "final_logit_softcapping", "attn_logit_softcapping", "attention.scale"):
+    for key in ("expert_count", "final_logit_softcapping", "attention.scale"):
         if fields.values.get(key):
             raise fields.refuse(key, "is not supported")
     embedding = header.tensors.get("token_embd.weight")
@@ -64,6 +64,7 @@ def _checkpoint(path: Path, header: GgufHeader) -> Checkpoint:
         sliding_window=fields.integer("attention.sliding_window") if slides else None,
         sliding_pattern=fields.integer("attention.sliding_window_pattern", architecture.default_pattern),
         attention_scale=(hidden / heads) ** -0.5 if wide else None,
+        attention_softcap=fields.softcap("attn_logit_softcapping", architecture),
         tie_embeddings="output.weight" not in header.tensors,
     )
     return Checkpoint(shape, None)

@@ -137,7 +137,7 @@ class FmaAttention {
         for (int h = 0; h < kSliceHeads; ++h) {
 #pragma unroll
           for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) score[u][h] += __shfl_xor_sync(~0u, score[u][h], lanes);
-          if (!valid) score[u][h] = -INFINITY;
+          score[u][h] = valid ? soft_capped(score[u][h]) : -INFINITY;
         }
       }
       if (first + reader < task.end) add(softmax, score, values);

@@ -17,6 +17,17 @@ inline __device__ float exp2_fast(float x) {
   return result;
 }
 
+// A score in units of log2 under the soft cap: c * tanh(score / c), where there is a c. tanh x = 1 - 2 / (1 + e^2x):
+// the approximate instruction for it, with its error of 2^-11, would be too coarse for scores near the cap.
+inline __device__ float soft_capped(float score) {
+  if constexpr (cfg::kAttentionSoftcap > 0) {
+    constexpr float kCap = cfg::kAttentionSoftcap * kLog2E;
+    return kCap - __fdividef(2 * kCap, 1 + exp2_fast(score * (2 * kLog2E / kCap)));
+  } else {
+    return score;
+  }
+}
+
 // What a part has seen, relative to its largest score, when that may be minus infinity: none of its keys.
 inline __device__ float weight_of(float max, float largest) {
   return max == -INFINITY ? 0.0f : exp2_fast(max - largest);

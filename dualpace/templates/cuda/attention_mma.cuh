@@ -238,7 +238,8 @@ class MmaAttention {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int key = first + lane / 4 + i / 2 * 8;
-        score[c][i] = whole || (key >= begin && key < end) ? score[c][i] * (cfg::kAttentionScale * kLog2E) : -INFINITY;
+        const float scaled = soft_capped(score[c][i] * (cfg::kAttentionScale * kLog2E));
+        score[c][i] = whole || (key >= begin && key < end) ? scaled : -INFINITY;
       }
       float correction[2];
 #pragma unroll

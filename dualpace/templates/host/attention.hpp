@@ -104,6 +104,10 @@ inline void value_quad(Tile& tile, int r, const Keys<T>& keys, int d) {
 inline void soften(Tile& tile, int r, int low, int high, int count) {
   float* score = tile.score[r];
   const int padded = (count + kLanes - 1) / kLanes * kLanes;
+  if constexpr (cfg::kAttentionSoftcap > 0) {
+    constexpr float kCap = cfg::kAttentionSoftcap;
+    for (int j = 0; j < padded; j += kLanes) store(score + j, kCap * tanh(load(score + j) / kCap));
+  }
   for (int j = 0; j < low && j < padded; ++j) score[j] = kMasked;
   for (int j = high > 0 ? high : 0; j < padded; ++j) score[j] = kMasked;
   Vec highest = broadcast(tile.peak[r]);

@@ -32,6 +32,7 @@ constexpr int kVocab = 128256;  // model.shape.vocab
 constexpr float kNormEps = 1e-05f;  // model.shape.norm_eps
 constexpr float kNormOffset = 0.0f;
 constexpr float kAttentionScale = 0.088388346f;  // model.shape.attention_scale
+constexpr float kAttentionSoftcap = 0.0f;  // model.shape.attention_softcap; 0: none
 constexpr float kEmbedScale = 1.0f;
 constexpr bool kQkNorm = false;
 enum class Activation { silu, gelu_tanh };

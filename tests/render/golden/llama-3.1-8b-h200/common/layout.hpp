@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x9211ee1a82477bbb;
+constexpr uint64_t kLayoutHash = 0xbf945315bb1ce8e4;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
