@@ -42,18 +42,10 @@ class Kernels:
     def append(self, group: int, magnitude: float = 1.0) -> None:
         """Rotate the batch's queries in place, and its keys and values into the group's pool."""
         batch = self.batch
-        self.cubin.launch(
-            "dp_kv_append",
-            (self.ctas,),
-            batch.step,
-            group,
-            batch.frequencies[group],
-            magnitude,
-            batch.q_norm,
-            batch.k_norm,
-            batch.qkv,
-            batch.pools[group],
-        )
+        angles = torch.full((batch.tokens, batch.plan.model.head_dim), torch.nan, device="cuda")
+        self.cubin.launch("dp_rope_angles", (self.ctas,), batch.step, batch.frequencies[group], magnitude, angles)
+        operands = (angles, batch.q_norm, batch.k_norm, batch.qkv, batch.pools[group])
+        self.cubin.launch("dp_kv_append", (self.ctas,), batch.step, group, *operands)
 
     @property
     def slices(self) -> int:

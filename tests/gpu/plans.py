@@ -1,5 +1,7 @@
 """The plans that the device tests compile: every GQA group, head size, page size and element type in some of them."""
 
+from typing import Literal
+
 from dualpace.plan.plan import (
     Attention,
     GroupPages,
@@ -30,6 +32,8 @@ def plan(
     pages: int = 0,
     qk_norm: bool = False,
     norm_offset: float = 0.0,
+    activation: Literal["silu", "gelu_tanh"] = "silu",
+    embed_scale: float = 1.0,
     softcap: float = 0.0,
     split_tokens: int = 128,
     context: int = 2048,
@@ -61,12 +65,12 @@ def plan(
             context=context,
             norm_eps=1e-6,
             norm_offset=norm_offset,
-            activation="silu",
+            activation=activation,
             qkv_bias=False,
             qk_norm=qk_norm,
             post_norms=False,
             tie_embeddings=False,
-            embed_scale=1.0,
+            embed_scale=embed_scale,
             attention_scale=head_dim**-0.5,
             attention_softcap=softcap,
             groups=tuple(
@@ -156,6 +160,8 @@ PLANS = {
             windows=(100, 0),
             qk_norm=True,
             norm_offset=1.0,
+            activation="gelu_tanh",
+            embed_scale=1024**0.5 + 0.1,
         ),
         plan("softcap-g2-d256-p16-bf16", dtype="bf16", kv_heads=2, ratio=2, head_dim=256, page_size=16, softcap=1.5),
         plan("softcap-g2-d64-p16-fp32", dtype="fp32", kv_heads=2, ratio=2, head_dim=64, page_size=16, softcap=1.5),

@@ -54,6 +54,39 @@ inline __device__ void widen(const uint4& vector, float (&out)[kVector]) {
   for (int i = 0; i < kVector; ++i) out[i] = widen(elements[i]);
 }
 
+// kVector values, FP32 while they are computed with, Elements or FP32 in memory.
+using Values = float[kVector];
+
+template <class T>
+__device__ void load(const T* from, Values& x) {
+  if constexpr (sizeof(T) == 2) {
+    widen(load_vector(from), x);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVector; i += 4) {
+      const float4 quad = *reinterpret_cast<const float4*>(from + i);
+      x[i] = quad.x, x[i + 1] = quad.y, x[i + 2] = quad.z, x[i + 3] = quad.w;
+    }
+  }
+}
+
+template <class T>
+__device__ void store(const Values& x, T* to) {
+  alignas(16) T elements[kVector];
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    if constexpr (std::is_same_v<T, float>) {
+      elements[i] = x[i];
+    } else {
+      elements[i] = narrow(x[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kVector; i += 16 / sizeof(T)) {
+    *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(elements + i);
+  }
+}
+
 // The KV pool of one layer: blocks of K then V, each [kv head][token][head_dim].
 constexpr int kHeadStride = cfg::kPageSize * cfg::kHeadDim;
 constexpr int kValueOffset = cfg::kKvHeads * kHeadStride;

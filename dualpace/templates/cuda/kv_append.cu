@@ -1,19 +1,45 @@
-// Query-key norm, rotary embedding and the append of a step's keys and values to the paged pool.
+// Rotary embedding: the angles of a step; then in each layer query-key norm, rotation, and the append of keys and
+// values to the paged pool.
+//
+// Grids: any number of CTAs; best dp_kv_append_ctas_per_token for each token.
 #include "common/layout.hpp"
+#include "common/portable.hpp"
 #include "cuda/element.cuh"
+#include "cuda/ptx.cuh"
 
 namespace dp {
 namespace {
 
 constexpr int kThreads = 128;
 constexpr int kHalf = cfg::kHeadDim / 2;
-constexpr int kPairs = (kHalf + 31) / 32;  // of (i, i + kHalf) that one lane holds
 
-__device__ float warp_sum(float x) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(~0u, x, lanes);
-  return x;
+// Elements that a lane moves at once of each half of a head: whole ones of the half, and no more than 16 bytes.
+constexpr int part_size() {
+  int size = kVector;
+  while (kHalf % size != 0) size /= 2;
+  return size;
 }
+constexpr int kPart = part_size();
+constexpr int kParts = kHalf / kPart;
+
+// Neighbouring lanes share a head. They are a power of two, so that sums over them are shuffles.
+constexpr int head_lanes() {
+  int lanes = 1;
+  while (lanes < kParts) lanes *= 2;
+  return lanes;
+}
+constexpr int kLanes = head_lanes();
+static_assert(kLanes <= 32, "model.shape.head_dim is too large for one warp");
+
+constexpr int kRowHeads = cfg::kHeads + 2 * cfg::kKvHeads;  // of a row of qkv
+constexpr int kCtaHeads = kThreads / kLanes;
+
+struct alignas(kPart * sizeof(Element)) Part {
+  Element element[kPart];
+};
+
+inline __device__ Part load_part(const Element* from) { return *reinterpret_cast<const Part*>(from); }
+inline __device__ void store_part(Element* to, const Part& part) { *reinterpret_cast<Part*>(to) = part; }
 
 // Cosine and sine of `angle` without the local memory that sincosf takes for large arguments: the turn is reduced in
 // double precision, which costs nothing at one angle a thread.
@@ -25,79 +51,94 @@ __device__ float2 unit(float angle) {
   return rotation;
 }
 
-// One warp normalises (if `norm` is there) and rotates the head at `in`, and writes it to `out`.
-__device__ void rotate(const Element* in, const Element* norm, const float2* rotation, Element* out) {
-  const int lane = threadIdx.x % 32;
-  float low[kPairs] = {}, high[kPairs] = {};
+// Elements i and i + kHalf of a head, for the lane's kPart values of i from `first` on.
+struct Pairs {
+  float low[kPart];
+  float high[kPart];
+
+  __device__ Pairs(const Part& a, const Part& b) {
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    if (const int i = lane + 32 * j; i < kHalf) {
-      low[j] = widen(in[i]);
-      high[j] = widen(in[i + kHalf]);
-    }
+    for (int i = 0; i < kPart; ++i) low[i] = widen(a.element[i]), high[i] = widen(b.element[i]);
   }
-  if constexpr (cfg::kQkNorm) {
+
+  // All lanes of the warp take part; those with no pairs have zeros.
+  __device__ void normalise(const Part& low_weight, const Part& high_weight) {
     float squares = 0;
 #pragma unroll
-    for (int j = 0; j < kPairs; ++j) squares += low[j] * low[j] + high[j] * high[j];
-    const float scale = rsqrtf(warp_sum(squares) / cfg::kHeadDim + cfg::kNormEps);
+    for (int i = 0; i < kPart; ++i) squares += low[i] * low[i] + high[i] * high[i];
 #pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      if (const int i = lane + 32 * j; i < kHalf) {
-        low[j] *= scale * (widen(norm[i]) + cfg::kNormOffset);
-        high[j] *= scale * (widen(norm[i + kHalf]) + cfg::kNormOffset);
-      }
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(~0u, squares, lanes);
+    const float scale = rsqrtf(squares / cfg::kHeadDim + cfg::kNormEps);
+#pragma unroll
+    for (int i = 0; i < kPart; ++i) {
+      low[i] *= scale * (widen(low_weight.element[i]) + cfg::kNormOffset);
+      high[i] *= scale * (widen(high_weight.element[i]) + cfg::kNormOffset);
     }
   }
+
+  __device__ void rotate(const float2* rotation, Part& a, Part& b) const {
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    if (const int i = lane + 32 * j; i < kHalf) {
+    for (int i = 0; i < kPart; ++i) {
       const auto [cosine, sine] = rotation[i];
-      out[i] = narrow(low[j] * cosine - high[j] * sine);
-      out[i + kHalf] = narrow(high[j] * cosine + low[j] * sine);
+      a.element[i] = narrow(low[i] * cosine - high[i] * sine);
+      b.element[i] = narrow(high[i] * cosine + low[i] * sine);
     }
   }
-}
+};
 
 }  // namespace
 
-// For each token of the step: Q is normalised and rotated in place in `qkv` [tokens][kQkvColumns]; K likewise on its
-// way to `pool`, the group's pool of one layer, at `slot`; V is copied there. `frequency` [kHeadDim / 2] is in radians
-// a position, `magnitude` multiplies every rotation. `q_norm` and `k_norm` [kHeadDim] are read only with kQkNorm. Grid:
-// any number of CTAs of kThreads.
+extern "C" {
+__constant__ int64_t dp_kv_append_ctas_per_token = (kRowHeads + kCtaHeads - 1) / kCtaHeads;
+}
+
+// angles [tokens][kHeadDim / 2]: `magnitude` times cosine and sine. `frequency` [kHeadDim / 2] is in radians a
+// position. Once a step for each layer group.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    dp_kv_append(const StepBuffers* step, int group, const float* frequency, float magnitude, const Element* q_norm,
-                 const Element* k_norm, Element* qkv, Element* pool) {
-  __shared__ float2 rotation[kHalf];
-  constexpr int kWarps = kThreads / 32;
-  const int warp = threadIdx.x / 32;
-  for (unsigned token = blockIdx.x; token < step->tokens; token += gridDim.x) {
+    dp_rope_angles(const StepBuffers* step, const float* frequency, float magnitude, float2* angles) {
+  launch_dependents();
+  wait_dependency();
+  for (unsigned i = blockIdx.x * kThreads + threadIdx.x; i < step->tokens * kHalf; i += gridDim.x * kThreads) {
     // The product is rounded to float before it is reduced, as models are trained and published with.
-    const auto position = static_cast<float>(step->position[token]);
-    for (int i = threadIdx.x; i < kHalf; i += kThreads) {
-      const float2 turn = unit(position * frequency[i]);
-      rotation[i] = {magnitude * turn.x, magnitude * turn.y};
+    const float2 turn = unit(static_cast<float>(step->position[i / kHalf]) * frequency[i % kHalf]);
+    angles[i] = {magnitude * turn.x, magnitude * turn.y};
+  }
+}
+
+// For each token of the step: Q is normalised and rotated in place in `qkv` [tokens][kQkvColumns]; K likewise on its
+// way to `pool`, the group's pool of one layer, at `slot`; V is copied there. `angles` are the group's of
+// dp_rope_angles. `q_norm` and `k_norm` [kHeadDim] are read only with kQkNorm.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    dp_kv_append(const StepBuffers* step, int group, const float2* angles, const Element* q_norm, const Element* k_norm,
+                 Element* qkv, Element* pool) {
+  launch_dependents();
+  wait_dependency();
+  const int lane = threadIdx.x % kLanes;
+  const unsigned count = step->tokens * kRowHeads;
+  for (unsigned first = blockIdx.x * kCtaHeads; first < count; first += gridDim.x * kCtaHeads) {
+    const unsigned index = first + threadIdx.x / kLanes;
+    const bool mine = index < count && lane < kParts;
+    const unsigned token = mine ? index / kRowHeads : 0;
+    const int head = mine ? static_cast<int>(index % kRowHeads) : 0;
+    Element* in = qkv + int64_t{token} * kQkvColumns + head * cfg::kHeadDim + lane * kPart;
+    Part low = {}, high = {};
+    if (mine) low = load_part(in), high = load_part(in + kHalf);
+    Pairs pairs(low, high);
+    if constexpr (cfg::kQkNorm) {  // of values too, whose result nobody uses: all lanes have to take part
+      const Element* norm = (head < cfg::kHeads ? q_norm : k_norm) + (mine ? lane * kPart : 0);
+      pairs.normalise(load_part(norm), load_part(norm + kHalf));
     }
-    __syncthreads();
-    Element* row = qkv + int64_t{token} * kQkvColumns;
-    const int slot = step->slot[group][token];
-    for (int head = warp; head < cfg::kHeads + cfg::kKvHeads; head += kWarps) {
-      Element* in = row + head * cfg::kHeadDim;
-      if (head < cfg::kHeads) {
-        rotate(in, q_norm, rotation, in);
-      } else {
-        rotate(in, k_norm, rotation,
-               pool + key_offset(slot / cfg::kPageSize, head - cfg::kHeads, slot % cfg::kPageSize));
-      }
+    if (!mine) continue;
+    const bool value = head >= cfg::kHeads + cfg::kKvHeads;
+    if (!value) pairs.rotate(angles + token * kHalf + lane * kPart, low, high);
+    Element* out = in;
+    if (head >= cfg::kHeads) {
+      const int slot = step->slot[group][token], kv_head = (head - cfg::kHeads) % cfg::kKvHeads;
+      out = pool + key_offset(slot / cfg::kPageSize, kv_head, slot % cfg::kPageSize) + lane * kPart;
+      if (value) out += kValueOffset;
     }
-    constexpr int kHeadVectors = cfg::kHeadDim / kVector;
-    for (int i = threadIdx.x; i < cfg::kKvHeads * kHeadVectors; i += kThreads) {
-      const int head = i / kHeadVectors;
-      const int element = i % kHeadVectors * kVector;
-      Element* value = pool + key_offset(slot / cfg::kPageSize, head, slot % cfg::kPageSize) + kValueOffset;
-      *reinterpret_cast<uint4*>(value + element) = load_vector(row + kValueColumn + head * cfg::kHeadDim + element);
-    }
-    __syncthreads();
+    store_part(out, low);
+    store_part(out + kHalf, high);
   }
 }
 
