@@ -9,6 +9,7 @@ from dualpace.frozen import Frozen
 
 DType = Literal["bf16", "fp16", "fp32"]
 Bound = Literal["weights", "compute", "KV", "attention"]
+FlashInferKernel = Literal["none", "decode", "prefill"]
 Part = Literal["products", "attention", "other kernels", "launch"]
 DTYPE_BYTES: dict[DType, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
@@ -94,13 +95,15 @@ class Weights(Frozen):
 class Attention(Frozen):
     """Decode attention. `split_tokens`: KV tokens of one split, so of one work item.
 
-    On a GPU a step has room for a work item a token, and `spare_tasks` more for splitting long rows.
+    On a GPU a step has room for a work item a token, and `spare_tasks` more for splitting long rows. `flashinfer` is
+    the kernel of FlashInfer's that is compiled beside our own: "decode" runs on CUDA cores, "prefill" on tensor cores.
     """
 
     page_size: int
     route: Literal["auto", "split", "workqueue", "flashinfer"]
     split_tokens: int
     spare_tasks: int = 1024
+    flashinfer: FlashInferKernel = "none"
 
 
 class GroupPages(Frozen):

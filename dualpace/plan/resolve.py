@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from dualpace.plan import flashinfer
 from dualpace.plan.abi import ring_bytes
 from dualpace.plan.capacity import Capacity, resolve_capacity
 from dualpace.plan.checkpoint import Checkpoint, CheckpointError, read_checkpoint
@@ -170,7 +171,8 @@ def _attention(section: AttentionSection, model: Model, target: Target) -> Atten
     if section.route == "flashinfer" and target.kind == "cpu":
         raise PlanError(("attention", "route"), "flashinfer is for GPU targets", "make it `auto`")
     page_size = PAGE_SIZE if section.page_size == "auto" else section.page_size
-    return Attention(page_size=page_size, route=section.route, split_tokens=SPLIT_TOKENS)
+    kernel = flashinfer.kernel(model) if section.route == "flashinfer" else "none"
+    return Attention(page_size=page_size, route=section.route, split_tokens=SPLIT_TOKENS, flashinfer=kernel)
 
 
 def _offload(section: OffloadSection) -> Offload:

@@ -14,6 +14,7 @@ from dualpace.render.filters import cpp, f32
 TEMPLATES = files("dualpace") / "templates"
 FOLDERS = {"cpu": ("common", "host"), "cuda": ("common", "host", "cuda")}
 RENDERED = ".j2"
+FLASHINFER = "cuda/attention_flashinfer.cu"
 
 
 class RenderError(Exception):
@@ -24,7 +25,8 @@ def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
     """Source path -> text, for the target of `plan`.
 
     Templates that end in `.j2` are rendered under the path without it, with a header that says for which
-    deployment; everything else is copied. The same plan gives the same text. Raises RenderError.
+    deployment; everything else is copied, but FlashInfer's route only to plans that have it. The same plan gives the
+    same text. Raises RenderError.
     """
     environment = _environment(templates)
     context = {
@@ -40,6 +42,8 @@ def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
                 text = _header(plan, path) + _fill(environment, path, context)
                 path = path.removesuffix(RENDERED)
             sources[path] = text
+    if plan.attention.flashinfer == "none":
+        sources.pop(FLASHINFER, None)
     return sources
 
 

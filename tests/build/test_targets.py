@@ -55,3 +55,10 @@ def kernel(plan, store, said) -> bytes:
 def test_what_kernels_depend_on_changes_the_compiled_kernel(change, tmp_path_factory, said):
     store = Store(tmp_path_factory.getbasetemp() / "kernels")
     assert kernel(example("quickstart"), store, said) != kernel(example("quickstart", **CHANGES[change]), store, said)
+
+
+def test_kernels_of_flashinfer_are_compiled_with_its_headers_where_the_plan_has_the_route():
+    plan = example("llama-3.1-8b-h200", attention={"route": "flashinfer"})
+    found = {unit.source: unit.headers for unit in units(plan).values() if unit.headers}
+    assert found == {"cuda/attention_flashinfer.cu": ("flashinfer",)}
+    assert not any(unit.headers for unit in units(example("llama-3.1-8b-h200")).values())

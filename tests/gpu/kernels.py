@@ -15,10 +15,16 @@ MAX_SHARES = 1024  # kMaxShares of attention.cuh
 
 
 class Route(IntEnum):
-    """The list builders."""
+    """What lists the tasks of a step and does them."""
 
     SPLIT = 0
     WORKQUEUE = 1
+    FLASHINFER = 2
+
+    @property
+    def kernel(self) -> str:
+        """What does the tasks."""
+        return "dp_attention_flashinfer" if self is Route.FLASHINFER else "dp_attention"
 
 
 @dataclass(frozen=True)
@@ -97,9 +103,9 @@ class Kernels:
     def attention(
         self, group: int, pool: torch.Tensor, tasks: torch.Tensor, partials: Partials, out: torch.Tensor | None
     ) -> None:
-        """dp_attention over `pool`."""
+        """The route's kernel over `pool`."""
         operands = (self.batch.qkv, pool, partials.out, partials.lse, out)
-        self.cubin.launch("dp_attention", (self.ctas,), self.batch.step, group, tasks, *operands)
+        self.cubin.launch(self.route.kernel, (self.ctas,), self.batch.step, group, tasks, *operands)
 
     def merge(self, group: int, tasks: torch.Tensor, partials: Partials, out: torch.Tensor) -> None:
         """dp_attention_merge."""

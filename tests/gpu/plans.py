@@ -4,6 +4,7 @@ from typing import Literal
 
 from dualpace.plan.plan import (
     Attention,
+    FlashInferKernel,
     GroupPages,
     LayerGroup,
     Memory,
@@ -42,6 +43,7 @@ def plan(
     vocab: int = 1000,
     rings: int = 1,
     sm: str = "90a",
+    flashinfer: FlashInferKernel = "none",
 ) -> Plan:
     """A small plan with one layer a group, and pages for a full batch unless `pages` says how many."""
     heads = kv_heads * ratio
@@ -81,7 +83,7 @@ def plan(
             ),
         ),
         weights=Weights(kind="random"),
-        attention=Attention(page_size=page_size, route="split", split_tokens=split_tokens),
+        attention=Attention(page_size=page_size, route="split", split_tokens=split_tokens, flashinfer=flashinfer),
         pages=tuple(
             GroupPages(
                 group=name,
@@ -127,22 +129,31 @@ def plan(
 PLANS = {
     p.name: p
     for p in (
-        plan("g1-d64-p16-bf16", dtype="bf16", kv_heads=2, ratio=1, head_dim=64, page_size=16),
+        plan("g1-d64-p16-bf16", dtype="bf16", kv_heads=2, ratio=1, head_dim=64, page_size=16, flashinfer="decode"),
         plan("g2-d80-p16-bf16", dtype="bf16", kv_heads=2, ratio=2, head_dim=80, page_size=16),
         plan("g3-d96-p8-fp16", dtype="fp16", kv_heads=2, ratio=3, head_dim=96, page_size=8),
-        plan("g4-d128-p16-bf16", dtype="bf16", kv_heads=8, ratio=4, head_dim=128, page_size=16),
-        plan("g5-d128-p32-fp16", dtype="fp16", kv_heads=2, ratio=5, head_dim=128, page_size=32),
-        plan("g6-d64-p64-bf16", dtype="bf16", kv_heads=2, ratio=6, head_dim=64, page_size=64),
-        plan("g7-d128-p16-bf16", dtype="bf16", kv_heads=4, ratio=7, head_dim=128, page_size=16),
-        plan("g8-d128-p128-fp16", dtype="fp16", kv_heads=1, ratio=8, head_dim=128, page_size=128),
+        plan("g4-d128-p16-bf16", dtype="bf16", kv_heads=8, ratio=4, head_dim=128, page_size=16, flashinfer="decode"),
+        plan("g5-d128-p32-fp16", dtype="fp16", kv_heads=2, ratio=5, head_dim=128, page_size=32, flashinfer="prefill"),
+        plan("g6-d64-p64-bf16", dtype="bf16", kv_heads=2, ratio=6, head_dim=64, page_size=64, flashinfer="prefill"),
+        plan("g7-d128-p16-bf16", dtype="bf16", kv_heads=4, ratio=7, head_dim=128, page_size=16, flashinfer="prefill"),
+        plan("g8-d128-p128-fp16", dtype="fp16", kv_heads=1, ratio=8, head_dim=128, page_size=128, flashinfer="decode"),
         plan("g9-d64-p16-bf16", dtype="bf16", kv_heads=2, ratio=9, head_dim=64, page_size=16),
-        plan("g16-d128-p16-bf16", dtype="bf16", kv_heads=2, ratio=16, head_dim=128, page_size=16),
+        plan(
+            "g16-d128-p16-bf16",
+            dtype="bf16",
+            kv_heads=2,
+            ratio=16,
+            head_dim=128,
+            page_size=16,
+            flashinfer="prefill",
+        ),
         plan("g16-d256-p32-fp32", dtype="fp32", kv_heads=1, ratio=16, head_dim=256, page_size=32),
         plan("g8-d80-p16-fp32", dtype="fp32", kv_heads=2, ratio=8, head_dim=80, page_size=16, qk_norm=True),
         plan("g2-d64-p16-fp32", dtype="fp32", kv_heads=2, ratio=2, head_dim=64, page_size=16),
         plan(
             "many-pages-small-splits",
             dtype="bf16",
+            flashinfer="prefill",
             kv_heads=1,
             ratio=4,
             head_dim=64,
@@ -153,6 +164,7 @@ PLANS = {
         plan(
             "windows-g4-d256-p16-bf16",
             dtype="bf16",
+            flashinfer="prefill",
             kv_heads=1,
             ratio=4,
             head_dim=256,
@@ -163,7 +175,16 @@ PLANS = {
             activation="gelu_tanh",
             embed_scale=1024**0.5 + 0.1,
         ),
-        plan("softcap-g2-d256-p16-bf16", dtype="bf16", kv_heads=2, ratio=2, head_dim=256, page_size=16, softcap=1.5),
+        plan(
+            "softcap-g2-d256-p16-bf16",
+            dtype="bf16",
+            kv_heads=2,
+            ratio=2,
+            head_dim=256,
+            page_size=16,
+            softcap=1.5,
+            flashinfer="decode",
+        ),
         plan("softcap-g2-d64-p16-fp32", dtype="fp32", kv_heads=2, ratio=2, head_dim=64, page_size=16, softcap=1.5),
         plan("windows-g3-d96-p8-bf16", dtype="bf16", kv_heads=2, ratio=3, head_dim=96, page_size=8, windows=(0, 512)),
     )

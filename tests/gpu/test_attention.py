@@ -48,7 +48,13 @@ def test_append_writes_no_other_slot(kernels):
         assert torch.equal(bits(pool), bits(before))
 
 
-@pytest.mark.parametrize("route", Route)
+@pytest.fixture(params=Route, ids=[route.name.lower() for route in Route])
+def route(request, plan):
+    if request.param is Route.FLASHINFER and plan.attention.flashinfer == "none":
+        pytest.skip("FlashInfer has no kernel for these heads, or its headers are missing")
+    return request.param
+
+
 def test_attention_matches_float64(kernels, route):
     batch, kernels = kernels.batch, replace(kernels, route=route)
     for group in range(len(batch.pools)):
@@ -60,15 +66,15 @@ def test_attention_matches_float64(kernels, route):
 
 
 @pytest.mark.parametrize("shares", [1, 5, 132, 1024, 2000])
-def test_attention_matches_float64_for_any_number_of_shares(plan, cubin, shares):
-    kernels = Kernels(cubin, Batch(plan, batches(plan)["decode"]), route=Route.WORKQUEUE, shares=shares)
+def test_attention_matches_float64_for_any_number_of_shares(plan, cubin, route, shares):
+    kernels = Kernels(cubin, Batch(plan, batches(plan)["decode"]), route=route, shares=shares)
     for group in range(len(plan.model.groups)):
         kernels.append(group)
         assert worst_error(kernels.attend(group), kernels.batch.attention(group)) < TOLERANCE[plan.model.dtype]
 
 
-def test_tasks_serve_every_layer_of_their_group(plan, cubin):
-    kernels = Kernels(cubin, Batch(plan, batches(plan)["edges"]), route=Route.WORKQUEUE)
+def test_tasks_serve_every_layer_of_their_group(plan, cubin, route):
+    kernels = Kernels(cubin, Batch(plan, batches(plan)["edges"]), route=route)
     tasks, partials = kernels.tasks(), kernels.partials()
     kernels.append(0)
     outs = [kernels.batch.poisoned() for _ in range(3)]
@@ -79,7 +85,6 @@ def test_tasks_serve_every_layer_of_their_group(plan, cubin):
     assert torch.equal(outs[0], outs[2])
 
 
-@pytest.mark.parametrize("route", Route)
 def test_merge_takes_partial_results_from_any_producer(plan, cubin, route):
     kernels = Kernels(cubin, Batch(plan, batches(plan)["edges"]), route=route)
     ratio, tasks, partials = plan.model.gqa_ratio, kernels.tasks(), kernels.partials()
@@ -105,7 +110,6 @@ def test_merge_takes_partial_results_from_any_producer(plan, cubin, route):
                 assert worst_error(out[token, begin : begin + heads], expected) < TOLERANCE[plan.model.dtype]
 
 
-@pytest.mark.parametrize("route", Route)
 def test_result_does_not_depend_on_the_number_of_ctas(plan, cubin, route):
     kernels = Kernels(cubin, Batch(plan, batches(plan)["edges"]), route=route)
     for group in range(len(plan.model.groups)):

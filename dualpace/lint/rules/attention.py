@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from dualpace.diagnostic import Severity
 from dualpace.lint.rule import Finding, LintContext, Rule
+from dualpace.plan.flashinfer import HEAD_DIMS, MOST_HEADS
 
-FLASHINFER_HEAD_DIMS = (64, 128, 256)
 MOST_WASTE = 1 / 8
 
 
@@ -31,11 +31,16 @@ def route(context: LintContext) -> Iterator[Finding]:
 
 
 def flashinfer_shape(context: LintContext) -> Iterator[Finding]:
-    """FlashInfer's decode kernels exist for the model's heads."""
+    """FlashInfer's decode kernels exist for the model's heads and dtype."""
     plan = context.plan
-    if plan and context.spec.attention.route == "flashinfer" and plan.model.head_dim not in FLASHINFER_HEAD_DIMS:
-        known = ", ".join(map(str, FLASHINFER_HEAD_DIMS))
-        message = f"attention.route is flashinfer, which has kernels for head_dim {known}, not {plan.model.head_dim}"
+    if plan is None or plan.target.kind == "cpu" or context.spec.attention.route != "flashinfer":
+        return
+    if plan.attention.flashinfer == "none":
+        model, known = plan.model, ", ".join(map(str, HEAD_DIMS))
+        message = (
+            f"attention.route is flashinfer, which has kernels for head_dim {known} and up to {MOST_HEADS} query heads "
+            f"a KV head in bf16 or fp16, not for {model.head_dim} and {model.gqa_ratio} in {model.dtype}"
+        )
         yield Finding(("attention", "route"), message, "write split, workqueue or auto")
 
 

@@ -15,7 +15,8 @@ __constant__ int64_t dp_attention_slices = kSlices;
 
 namespace {
 
-enum class Route : int32_t { split, workqueue };
+// FlashInfer's kernel takes the workqueue's list.
+enum class Route : int32_t { split, workqueue, flashinfer };
 
 // The keys [begin, end) that a token sees.
 struct Keys {

@@ -48,6 +48,7 @@ DP_TABLE constexpr int kPages[kGroups] = {56128};  // target.kv_budget
 constexpr int kPagesPerRow = 8192;  // model.max_context
 constexpr int kSplitTokens = 256;
 constexpr int kSpareTasks = 1024;
+constexpr bool kFlashInferPrefill = false;  // attention.route
 
 // Scheduler
 constexpr int kMaxBatch = 256;  // scheduler.max_batch

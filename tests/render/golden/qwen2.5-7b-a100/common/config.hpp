@@ -48,6 +48,7 @@ DP_TABLE constexpr int kPages[kGroups] = {66048};  // target.kv_budget
 constexpr int kPagesPerRow = 2048;  // model.max_context
 constexpr int kSplitTokens = 256;
 constexpr int kSpareTasks = 1024;
+constexpr bool kFlashInferPrefill = false;  // attention.route
 
 // Scheduler
 constexpr int kMaxBatch = 128;  // scheduler.max_batch
