@@ -21,11 +21,11 @@ import torch
 
 from dualpace.build.store import Store
 from dualpace.build.toolchain import find_compiler
+from dualpace.engine.device import Cubin
 from dualpace.plan.plan import Plan
 from dualpace.plan.targets import GPUS
 from tests.gpu.batch import Batch, Row
 from tests.gpu.conftest import compile_engine
-from tests.gpu.device import Cubin
 from tests.gpu.kernels import Kernels, Route
 from tests.gpu.plans import plan
 

@@ -17,10 +17,9 @@ from types import TracebackType
 from typing import Self
 
 from dualpace.plan.manifest import Manifest
-from dualpace.plan.plan import Plan
 from dualpace.run_folder import RunFolder
 
-ENGINE = "dualpace.engine.cpu"
+ENGINE = "dualpace.engine"
 FRONTEND = "dualpace.appliance.server"
 ENGINE_STOP_SECONDS = 10.0
 FRONTEND_STOP_SECONDS = 5.0  # beyond `serving.drain`
@@ -164,15 +163,6 @@ class Appliance:
             return False
         finally:
             connection.close()
-
-
-def refuse_unserved(plan: Plan) -> None:
-    """Raise LaunchError for a target that no engine serves."""
-    if plan.target.kind == "cuda":
-        raise LaunchError(
-            f"target.gpu {plan.target.name} can be built but not served yet: this version serves `cpu: true`",
-            usage=True,
-        )
 
 
 def end_on_signals() -> None:

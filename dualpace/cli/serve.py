@@ -96,17 +96,12 @@ def generate(
 
 
 def _served(source: Path, store: Path | None) -> tuple[Path, Manifest]:
-    """The bundle `source`, or that of the spec `source`, built if need be; a target that nothing serves is refused."""
-    from dualpace.launch import LaunchError, refuse_unserved
+    """The bundle `source`, or that of the spec `source`, built if need be."""
     from dualpace.plan.manifest import BundleError, read_manifest
 
     try:
         if source.is_dir():
-            manifest = read_manifest(source)
-            refuse_unserved(manifest.plan)
-            return source, manifest
-        plan = load_plan(source)
-        refuse_unserved(plan)
-    except (BundleError, LaunchError) as error:
+            return source, read_manifest(source)
+    except BundleError as error:
         fail(str(error))
-    return build_plan(source, plan, None, store)
+    return build_plan(source, load_plan(source), None, store)

@@ -15,10 +15,11 @@ _NORM_SPREAD = 0.1
 _CHUNK = 2**21
 
 
-def random_weights(plan: Plan, progress: Progress | None = None) -> dict[str, torch.Tensor]:
+def random_weights(plan: Plan, progress: Progress | None = None, device: str = "cpu") -> dict[str, torch.Tensor]:
     """The weight table of `plan` filled from `plan.weights.seed`; a tensor depends on its name and the seed alone.
 
     A matrix has variance 1 / inputs and a norm weight is near one, so activations keep unit variance through any depth.
+    A GPU draws other values than the CPU, and each kind of GPU may draw its own.
     """
     model = plan.model
     dtype = DTYPES[model.dtype]
@@ -31,7 +32,8 @@ def random_weights(plan: Plan, progress: Progress | None = None) -> dict[str, to
             center, deviation = 1.0 - model.norm_offset, _NORM_SPREAD
         else:
             center, deviation = 0.0, (shape[1] if len(shape) == 2 else model.hidden) ** -0.5
-        weights[name] = _uniform(f"{plan.weights.seed}:{name}", shape, dtype, center, deviation)
+        draw = _uniform if device == "cpu" else _uniform_on_gpu
+        weights[name] = draw(_seed(f"{plan.weights.seed}:{name}"), shape, dtype, center, deviation)
         done += weights[name].nbytes
         if progress:
             progress(done, total)
@@ -40,9 +42,20 @@ def random_weights(plan: Plan, progress: Progress | None = None) -> dict[str, to
     return weights
 
 
-def _uniform(key: str, shape: tuple[int, ...], dtype: torch.dtype, center: float, deviation: float) -> torch.Tensor:
+def _seed(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=16).digest(), "little")
+
+
+def _uniform_on_gpu(
+    seed: int, shape: tuple[int, ...], dtype: torch.dtype, center: float, deviation: float
+) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed % 2**63)
+    half = deviation * 3**0.5
+    return torch.empty(shape, dtype=dtype, device="cuda").uniform_(center - half, center + half, generator=generator)
+
+
+def _uniform(seed: int, shape: tuple[int, ...], dtype: torch.dtype, center: float, deviation: float) -> torch.Tensor:
     """Uniform values with the given mean and standard deviation, four from each 64-bit word of the generator."""
-    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=16).digest(), "little")
     generator = np.random.SFC64(seed)
     step = deviation * 3**0.5 / 2**15
     values = torch.empty(shape, dtype=dtype)

@@ -41,8 +41,8 @@ class _Tensor(NamedTuple):
     dtype: str
 
 
-def load(plan: Plan, folder: Path, progress: Progress | None = None) -> dict[str, torch.Tensor]:
-    """Read the weight table of `plan` from the safetensors in `folder`, in the plan's dtype.
+def load(plan: Plan, folder: Path, progress: Progress | None = None, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """Read the weight table of `plan` from the safetensors in `folder` to `device`, in the plan's dtype.
 
     Linear weights are [out, in]; q, k, v and gate, up are stacked on dim 0; a tied `head` is `embed` itself. Names,
     shapes and types are checked from the headers before any data is read. Raises WeightError.
@@ -59,7 +59,7 @@ def load(plan: Plan, folder: Path, progress: Progress | None = None) -> dict[str
         total = sum(prod(stacked_shape(parts)) for parts in table.values()) * dtype.itemsize
         done = 0
         for name, parts in table.items():
-            weights[name] = _stack(checkpoint, prefix, parts, dtype)
+            weights[name] = _stack(checkpoint, prefix, parts, dtype, device)
             done += weights[name].nbytes
             if progress:
                 progress(done, total)
@@ -171,8 +171,10 @@ def _check_tied(checkpoint: dict[str, _Tensor], prefix: Prefix) -> None:
         )
 
 
-def _stack(checkpoint: dict[str, _Tensor], prefix: Prefix, parts: tuple[Part, ...], dtype: torch.dtype) -> torch.Tensor:
-    stacked = torch.empty(stacked_shape(parts), dtype=dtype)
+def _stack(
+    checkpoint: dict[str, _Tensor], prefix: Prefix, parts: tuple[Part, ...], dtype: torch.dtype, device: str
+) -> torch.Tensor:
+    stacked = torch.empty(stacked_shape(parts), dtype=dtype, device=device)
     begin = 0
     for part in parts:
         name = prefix.actual(part.name)

@@ -21,6 +21,8 @@ QUEUED_TOKENS = 2**20
 MIN_ROW_TOKENS = 256
 # Matrix products take about the same time up to 64 rows, so few decode programs are enough.
 DECODE_BUCKETS = (1, 8, 32, 64, 128, 256, 512, 1024)
+# Tokens of a step with prefill. Beyond a few hundred its time grows with them: short prompts have programs of theirs.
+MIXED_BUCKETS = (64, 128, 256, 384, 512, 768, 1024, 1536)
 
 
 class Capacity(NamedTuple):
@@ -92,8 +94,8 @@ class _Sizing:
         history_pages = memory.history_pages(self.queued_tokens(context), queued.max_queued_requests, kv_tokens, rows)
         return _Buffers(
             activations=self._activations(context),
-            # On the CPU each thread has a row's scratch to sample with, and no more threads than rows do.
-            logits=memory.logit_bytes(model, rows if self.target.kind == "cuda" else 2 * rows),
+            # Beside its logits each row has a scratch to be sampled with.
+            logits=memory.logit_bytes(model, 2 * rows),
             history_pages=history_pages,
             history=memory.history_bytes(history_pages, page_size),
             scheduler=memory.scheduler_bytes(
@@ -190,6 +192,9 @@ class _Sizing:
         rows, queued = self.rows, self.spec.scheduler.max_queued_requests
         smaller = [bucket for bucket in DECODE_BUCKETS if bucket < rows] if self.target.kind == "cuda" else []
         decode = (Program(kind="decode", rows=bucket, tokens=bucket) for bucket in (*smaller, rows))
+        most = rows + self.chunk
+        short = [bucket for bucket in MIXED_BUCKETS if bucket < most] if self.target.kind == "cuda" else []
+        mixed = (Program(kind="mixed", rows=min(rows, bucket), tokens=bucket) for bucket in (*short, most))
         return Schedule(
             max_batch=rows,
             prefill_chunk=self.chunk,
@@ -199,7 +204,7 @@ class _Sizing:
             max_context=context,
             history_page=memory.HISTORY_PAGE,
             history_pages=history_pages,
-            programs=(*decode, Program(kind="mixed", rows=rows, tokens=rows + self.chunk)),
+            programs=(*decode, *mixed),
         )
 
     def _memory(self, buffers: _Buffers, kv: int) -> Memory:

@@ -16,7 +16,7 @@ Value = str | int | float | bool | tuple[int, ...] | None
 _NAMED_BY = {
     "groups": ("name",),
     "pages": ("group",),
-    "programs": ("kind", "rows"),
+    "programs": ("kind", "tokens"),
     "floors": ("rows", "context"),
     "cells": ("rows", "context"),
 }

@@ -15,8 +15,9 @@ TASK_BYTES = 32
 
 
 def activation_bytes(model: Model, rows: int, tokens: int) -> int:
-    """Activation buffers of the largest step on a GPU, in the model's dtype, without logits."""
-    return _activations(model, rows, tokens) * model.element_bytes
+    """Activation buffers of the largest step on a GPU, in the model's dtype but for the residual, without logits."""
+    widened = tokens * model.hidden * (FP32_BYTES - model.element_bytes)
+    return _activations(model, rows, tokens) * model.element_bytes + widened
 
 
 def _activations(model: Model, rows: int, tokens: int) -> int:

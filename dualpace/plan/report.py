@@ -71,14 +71,12 @@ def _pages(plan: Plan) -> str:
 
 def _programs(plan: Plan) -> Iterator[tuple[str, ...]]:
     schedule = plan.schedule
-    decode = ", ".join(str(program.rows) for program in schedule.programs if program.kind == "decode")
+    decode, mixed = (
+        ", ".join(f"{program.tokens:,}" for program in schedule.programs if program.kind == kind)
+        for kind in ("decode", "mixed")
+    )
     yield "decode", f"up to {decode} rows"
-    for program in schedule.programs:
-        if program.kind == "mixed":
-            yield (
-                "mixed",
-                f"up to {program.rows} rows, {program.tokens:,} tokens, {schedule.prefill_chunk:,} of prefill",
-            )
+    yield "mixed", f"up to {mixed} tokens, {schedule.prefill_chunk:,} of prefill"
     yield "queue", f"{schedule.max_queued_requests:,} requests, {schedule.max_queued_tokens:,} prompt tokens"
 
 

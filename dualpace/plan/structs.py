@@ -239,6 +239,7 @@ STRUCTS: tuple[Struct, ...] = (
             Field("rows", "u32"),
             Field("tokens", "u32"),
             Field("samples", "u32"),
+            Field("program", "u32", doc="the least of the plan's step programs that holds the step"),
             Field("token", "i32", ("kMaxStepTokens",), align=LINE),
             Field("position", "i32", ("kMaxStepTokens",), align=LINE),
             Field("token_row", "i32", ("kMaxStepTokens",), doc="row of each token", align=LINE),
@@ -268,6 +269,16 @@ STRUCTS: tuple[Struct, ...] = (
             ),
             Field("logprob", "f32", ("kMaxBatch",), doc="by the sampler", align=LINE),
             Field("top", "TopLogprobs", ("kMaxBatch",), doc="by the sampler", align=LINE),
+        ),
+    ),
+    Struct(
+        "Drive",
+        "What the host leaves with the device, so that it launches steps by itself.",
+        LINE,
+        (
+            Field("program", "u64", ("kPrograms",), doc="the executable graph of each step program"),
+            Field("stop", "u32", doc="by the host: begin no more steps", align=LINE),
+            Field("error", "u32", doc="by the device: why it could not launch a step, a cudaError_t", align=LINE),
         ),
     ),
 )

@@ -114,7 +114,7 @@ def test_a_killed_engine_ends_streams_with_an_error_and_the_command_with_a_failu
         iterator = iter(stream)
         next(iterator)
         children = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text().split()
-        engine = next(pid for pid in children if b"engine.cpu" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        engine = next(pid for pid in children if b"dualpace.engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
         os.kill(int(engine), signal.SIGKILL)
         start = time.monotonic()
         with pytest.raises(openai.APIError):

@@ -113,15 +113,15 @@ def tiny_model(case: Case) -> PreTrainedModel:
     return model
 
 
-def plan_of(folder: Path, page_size: int, dtype: str, context: int = CONTEXT) -> Plan:
-    """The plan of the checkpoint in `folder` on the CPU."""
+def plan_of(folder: Path, page_size: int, dtype: str, context: int = CONTEXT, gpu: str = "") -> Plan:
+    """The plan of the checkpoint in `folder` on the CPU, or on a `gpu`."""
     spec = Spec.model_validate(
         {
             "name": "tiny",
             "model": {"path": str(folder), "dtype": dtype, "max_context": context},
             "attention": {"page_size": page_size},
             "scheduler": {"max_batch": MAX_BATCH, "prefill_chunk": CHUNK},
-            "target": {"cpu": True, "kv_budget": "16MiB"},
+            "target": {**({"gpu": gpu} if gpu else {"cpu": True}), "kv_budget": "16MiB"},
         }
     )
     return resolve(spec, folder)

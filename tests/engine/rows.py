@@ -23,11 +23,11 @@ POISON = float("nan")
 class Rows:
     """Row slots 0 to max_batch - 1, each with the tokens it has seen."""
 
-    def __init__(self, plan: Plan, weights: Mapping[str, torch.Tensor], kernels: Kernels, seed: int = 0) -> None:
+    def __init__(self, plan: Plan, weights: Mapping[str, torch.Tensor], kernels: Any, seed: int = 0) -> None:
         self._plan = plan
         self._head = weights["head"].float()
         self._step: Any = abi.view("StepBuffers", plan)()
-        self._executor = Executor(plan, weights, kernels, ctypes.addressof(self._step))
+        self._executor = self._open(weights, kernels)
         for pool in self._executor.pools:
             pool.fill_(POISON)
         shuffle = random.Random(seed)
@@ -57,15 +57,22 @@ class Rows:
         step.query_begin[len(chunks)] = token
         step.rows, step.tokens, step.samples = len(chunks), token, len(chunks)
         step.kind = StepKind.DECODE if token == len(chunks) else StepKind.MIXED
-        self._executor.run(token, len(chunks))
+        self._run(token, len(chunks))
         return self._logits(chunks)
+
+    def _open(self, weights: Mapping[str, torch.Tensor], kernels: Kernels) -> Any:
+        """What has the buffers and the pools and runs the step."""
+        return Executor(self._plan, weights, kernels, ctypes.addressof(self._step))
+
+    def _run(self, tokens: int, samples: int) -> None:
+        self._executor.run(tokens, samples)
 
     def _logits(self, chunks: Mapping[int, Sequence[int]]) -> dict[int, torch.Tensor]:
         """Sampled positions by the engine's own head, the others from the last hidden states."""
         result = {}
         for row, (slot, chunk) in enumerate(chunks.items()):
             begin = self._step.query_begin[row]
-            hidden = self._executor.buffers["x"][begin : begin + len(chunk)]
+            hidden = self._executor.buffers["x"][begin : begin + len(chunk)].float()
             result[slot] = hidden @ self._head.t()
             result[slot][-1] = self._executor.buffers["logits"][row]
         return result

@@ -25,7 +25,7 @@ GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 
 
 def start(bundle: Path, rings: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dualpace.engine.cpu", str(bundle), "--rings", str(rings), "--threads", "1"]
+    command = [sys.executable, "-m", "dualpace.engine", str(bundle), "--rings", str(rings), "--threads", "1"]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
@@ -46,7 +46,7 @@ def engine(bundle: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str]
 
 def refused(bundle: Path, tmp_path: Path, **environment: str) -> str:
     """The one line that an engine which cannot serve `bundle` says."""
-    command = [sys.executable, "-m", "dualpace.engine.cpu", str(bundle), "--rings", str(tmp_path / "rings")]
+    command = [sys.executable, "-m", "dualpace.engine", str(bundle), "--rings", str(tmp_path / "rings")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
@@ -144,6 +144,31 @@ def test_without_torch_the_remedy_is_named_in_one_line(bundle, tmp_path):
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
     said = refused(bundle, tmp_path, PYTHONPATH=path)
     assert "needs torch: run `pip install dualpace[serve]`" in said
+
+
+def for_a_gpu(bundle: Path, folder: Path) -> Path:
+    """A bundle that says it is for an H200."""
+    other = shutil.copytree(bundle, folder / "bundle")
+    manifest = json.loads((other / MANIFEST).read_text())
+    manifest["plan"]["target"] |= {"name": "h200", "kind": "cuda", "sm": "90a"}
+    (other / MANIFEST).write_text(json.dumps(manifest))
+    return other
+
+
+def test_without_the_cuda_bindings_a_bundle_for_a_gpu_names_the_remedy(bundle, tmp_path):
+    (tmp_path / "cuda.py").write_text("raise ModuleNotFoundError(\"No module named 'cuda'\", name='cuda')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
+    said = refused(for_a_gpu(bundle, tmp_path), tmp_path, PYTHONPATH=path)
+    assert "serving on a GPU needs cuda: run `pip install dualpace[serve,cuda]`" in said
+
+
+def test_without_a_gpu_a_bundle_for_one_says_so(bundle, tmp_path):
+    # Enough of the bindings to be imported; nothing may be called before the machine is known to have a GPU.
+    (tmp_path / "cuda" / "bindings").mkdir(parents=True)
+    (tmp_path / "cuda" / "bindings" / "driver.py").touch()
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
+    said = refused(for_a_gpu(bundle, tmp_path), tmp_path, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="")
+    assert "is built for h200 and this machine shows no NVIDIA GPU" in said
 
 
 def test_a_checkpoint_that_was_not_there_at_build_is_refused(bundle, tmp_path):

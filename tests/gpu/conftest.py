@@ -82,6 +82,6 @@ def plan(request, plans):
 
 @pytest.fixture(scope="session")
 def cubin(plan, cubin_files):
-    from .device import Cubin
+    from dualpace.engine.device import Cubin
 
     return Cubin(cubin_files[plan.name])

@@ -9,7 +9,7 @@ import torch
 from .batch import Batch
 
 if TYPE_CHECKING:
-    from .device import Cubin
+    from dualpace.engine.device import Cubin
 
 MAX_SHARES = 1024  # kMaxShares of attention.cuh
 

@@ -34,7 +34,7 @@ def host(plan, store):
 
 @pytest.fixture(params=["edges", "mixed"])
 def kernels(request, plan, cubin_files):
-    from .device import Cubin
+    from dualpace.engine.device import Cubin
 
     return Kernels(Cubin(cubin_files[plan.name]), Batch(plan, batches(plan)[request.param]))
 

@@ -79,7 +79,7 @@ class DeviceSide(Side):
     """The cubin, with the rings in host memory that the device reads and writes."""
 
     def __init__(self, folder: Path, ring_library: Path, cleanup: ExitStack, cubin: Path) -> None:
-        from .device import Cubin, mapped
+        from dualpace.engine.device import Cubin, mapped
 
         super().__init__(folder, ring_library, cleanup)
         self._cubin = Cubin(cubin)

@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 from dualpace.render.sources import render
 from tests.plans import SPECS, example
 
@@ -20,17 +18,6 @@ def test_render_writes_every_source_and_names_it(tmp_path):
     files = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
     assert files == render(example("llama-3.1-8b-h200"))
     assert set(result.stdout.splitlines()) == {str(tmp_path / path) for path in files}
-
-
-@pytest.mark.parametrize("command", [("serve",), ("generate", "--prompt", "x")], ids=["serve", "generate"])
-def test_a_gpu_target_is_refused_before_anything_is_built(command, tmp_path):
-    name, *options = command
-    result = dualpace(name, SPECS / "llama-3.1-8b-h200.yaml", *options, "--store", tmp_path / "store")
-    assert result.returncode == 2
-    assert result.stderr.endswith(
-        "dualpace: target.gpu h200 can be built but not served yet: this version serves `cpu: true`\n"
-    )
-    assert not (tmp_path / "store").exists()
 
 
 def test_a_folder_that_is_no_bundle_is_named(tmp_path):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from dualpace import launch, run_folder
-from dualpace.launch import Appliance, LaunchError, refuse_unserved
+from dualpace.launch import Appliance, LaunchError
 from dualpace.run_folder import RunFolder
 from tests.plans import example
 
@@ -142,9 +142,3 @@ def test_a_port_that_another_server_has_is_not_taken_for_this_ones(tmp_path):
         port = taken.getsockname()[1]
         with Appliance(tmp_path, MANIFEST, "127.0.0.1", port) as running, pytest.raises(LaunchError, match="frontend"):
             running.start(lambda step: None)
-
-
-def test_a_target_that_nothing_serves_is_refused_by_name():
-    with pytest.raises(LaunchError, match=r"target\.gpu h200") as caught:
-        refuse_unserved(example("llama-3.1-8b-h200"))
-    assert caught.value.usage

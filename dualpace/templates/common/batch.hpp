@@ -11,6 +11,18 @@ static_assert(cfg::kMaxStepTokens >= cfg::kMaxBatch, "a step takes a token of ev
 
 struct Batch {
   int32_t decode_rows, rows, tokens, samples;
+
+  DP_FN bool mixed() const { return rows > decode_rows; }
+
+  // The least step program that holds it; there is one for any batch.
+  DP_FN uint32_t program() const {
+    uint32_t p = 0;
+    for (; p + 1 < cfg::kPrograms; ++p) {
+      const cfg::StepProgram& program = cfg::kProgram[p];
+      if (program.mixed == mixed() && rows <= program.rows && tokens <= program.tokens) break;
+    }
+    return p;
+  }
 };
 
 // Work::chunk, ::row and ::start by position in Rows::running: tokens of each row, its batch row, its first token.
@@ -80,12 +92,13 @@ DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
   });
   if (team.leader()) {
     b.query_begin[batch.rows] = batch.tokens;
-    b.kind = static_cast<uint32_t>(batch.rows == 0                   ? StepKind::kIdle
-                                   : batch.rows == batch.decode_rows ? StepKind::kDecode
-                                                                     : StepKind::kMixed);
+    b.kind = static_cast<uint32_t>(batch.rows == 0 ? StepKind::kIdle
+                                   : batch.mixed() ? StepKind::kMixed
+                                                   : StepKind::kDecode);
     b.rows = static_cast<uint32_t>(batch.rows);
     b.tokens = static_cast<uint32_t>(batch.tokens);
     b.samples = static_cast<uint32_t>(batch.samples);
+    b.program = batch.program();
     s.step += batch.rows > 0 ? 1 : 0;
     b.step = s.step;
     s.counters.prefilled += static_cast<uint64_t>(batch.tokens - batch.decode_rows);

@@ -3,6 +3,28 @@
 #include "common/scheduler.hpp"
 
 namespace dp {
+namespace {
+
+// The least pace of the heartbeat while there is nothing to do, and the longest pause between two looks at the rings.
+constexpr uint64_t kBeatNs = 20'000'000;
+constexpr unsigned kNapNs = 16'000;
+
+__device__ uint64_t now_ns() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+// Until a step would find something in the rings, the host says stop, or the heartbeat is due. One thread.
+__device__ void doze(const State& state, const RingMemory& rings, const Drive& drive) {
+  const uint64_t due = now_ns() + kBeatNs;
+  for (unsigned nap = 0; now_ns() < due; nap = least(2 * nap + 100, kNapNs)) {
+    if (glance(drive.stop) != 0 || work_waits(state, rings)) return;
+    __nanosleep(nap);
+  }
+}
+
+}  // namespace
 
 extern "C" {
 __constant__ int64_t dp_state_bytes = sizeof(State);  // what the host has to allocate, zeroed
@@ -19,6 +41,34 @@ extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
   __shared__ CtaTeam::Meeting meeting;
   CtaTeam team(meeting);
   schedule(team, *state, *step, *rings);
+}
+
+// The last node of every step program: schedules until there is a step, and launches its program, which begins when the
+// one that this runs in has ended. Without a launch nothing is left on the device. One CTA.
+extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
+    dp_drive(State* state, StepBuffers* step, RingMemory* rings, Drive* drive) {
+  __shared__ CtaTeam::Meeting meeting;
+  __shared__ bool stopped;
+  CtaTeam team(meeting);
+  for (;;) {
+    schedule(team, *state, *step, *rings);
+    if (team.leader()) stopped = glance(drive->stop) != 0;
+    team.sync();
+    if (stopped || step->rows > 0) break;
+    if (team.leader()) doze(*state, *rings, *drive);
+    team.sync();
+  }
+  if (stopped || !team.leader()) return;
+  const auto program = reinterpret_cast<cudaGraphExec_t>(drive->program[step->program]);
+  if (const cudaError_t error = cudaGraphLaunch(program, cudaStreamGraphTailLaunch); error != cudaSuccess) {
+    show(drive->error, static_cast<uint32_t>(error));
+  }
+}
+
+// Tells frontends what their status shows them; stopping ends what is running for them. One thread.
+extern "C" __global__ void __launch_bounds__(1) dp_announce(RingMemory* rings, uint32_t ready, uint32_t stopped) {
+  publish(rings->status.ready, ready);
+  publish(rings->status.stopped, stopped);
 }
 
 // Samples the step's rows from `logits` [samples][stride]; `scratch` [grid][kVocab]. Grid: any number of CTAs.

@@ -44,7 +44,7 @@ DP_TABLE constexpr int kWindow[kGroups] = {0};  // model.shape.sliding_window
 
 // Paging. A block is one page in one layer: K then V, each [kv head][token][head_dim].
 constexpr int kPageSize = 16;  // attention.page_size
-DP_TABLE constexpr int kPages[kGroups] = {56128};  // target.kv_budget
+DP_TABLE constexpr int kPages[kGroups] = {56064};  // target.kv_budget
 constexpr int kPagesPerRow = 8192;  // model.max_context
 constexpr int kSplitTokens = 256;
 constexpr int kSpareTasks = 1024;
@@ -54,12 +54,35 @@ constexpr bool kFlashInferPrefill = false;  // attention.route
 constexpr int kMaxBatch = 256;  // scheduler.max_batch
 constexpr int kPrefillChunk = 2048;  // scheduler.prefill_chunk
 constexpr int kMaxStepTokens = 2304;
+// Step programs, by kind, each kind's in order of size.
+struct StepProgram {
+  bool mixed;
+  int rows, tokens;
+};
+constexpr int kPrograms = 15;
+DP_TABLE constexpr StepProgram kProgram[kPrograms] = {
+    {false, 1, 1},
+    {false, 8, 8},
+    {false, 32, 32},
+    {false, 64, 64},
+    {false, 128, 128},
+    {false, 256, 256},
+    {true, 64, 64},
+    {true, 128, 128},
+    {true, 256, 256},
+    {true, 256, 384},
+    {true, 256, 512},
+    {true, 256, 768},
+    {true, 256, 1024},
+    {true, 256, 1536},
+    {true, 256, 2304},
+};
 constexpr int kMaxRequests = 1280;
 constexpr int kMaxQueuedRequests = 1024;  // scheduler.max_queued_requests
 constexpr int64_t kMaxQueuedTokens = 1048576;  // scheduler.max_queued_tokens
 constexpr int kMaxContext = 131072;  // model.max_context
 constexpr int kHistoryPage = 256;
-constexpr int kHistoryPages = 8884;
+constexpr int kHistoryPages = 8880;
 
 // Rings
 constexpr int kRings = 1;  // nic.rings

@@ -54,6 +54,16 @@ constexpr bool kFlashInferPrefill = false;  // attention.route
 constexpr int kMaxBatch = 8;  // scheduler.max_batch
 constexpr int kPrefillChunk = 256;  // scheduler.prefill_chunk
 constexpr int kMaxStepTokens = 264;
+// Step programs, by kind, each kind's in order of size.
+struct StepProgram {
+  bool mixed;
+  int rows, tokens;
+};
+constexpr int kPrograms = 2;
+DP_TABLE constexpr StepProgram kProgram[kPrograms] = {
+    {false, 8, 8},
+    {true, 8, 264},
+};
 constexpr int kMaxRequests = 1032;
 constexpr int kMaxQueuedRequests = 1024;  // scheduler.max_queued_requests
 constexpr int64_t kMaxQueuedTokens = 1048576;  // scheduler.max_queued_tokens

@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x2248e0b1475ad1b5;
+constexpr uint64_t kLayoutHash = 0x58dcae8a9f758ed4;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -249,7 +249,8 @@ struct alignas(64) StepBuffers {
   uint32_t rows;
   uint32_t tokens;
   uint32_t samples;
-  uint8_t pad_24[40];
+  uint32_t program;  // the least of the plan's step programs that holds the step
+  uint8_t pad_28[36];
   int32_t token[cfg::kMaxStepTokens];
   uint8_t pad_1120[32];
   int32_t position[cfg::kMaxStepTokens];
@@ -279,6 +280,7 @@ static_assert(offsetof(StepBuffers, kind) == 8);
 static_assert(offsetof(StepBuffers, rows) == 12);
 static_assert(offsetof(StepBuffers, tokens) == 16);
 static_assert(offsetof(StepBuffers, samples) == 20);
+static_assert(offsetof(StepBuffers, program) == 24);
 static_assert(offsetof(StepBuffers, token) == 64);
 static_assert(offsetof(StepBuffers, position) == 1152);
 static_assert(offsetof(StepBuffers, token_row) == 2240);
@@ -293,5 +295,19 @@ static_assert(offsetof(StepBuffers, sampled) == 38528);
 static_assert(offsetof(StepBuffers, logprob) == 38592);
 static_assert(offsetof(StepBuffers, top) == 38656);
 static_assert(sizeof(StepBuffers) == 39936);
+
+// What the host leaves with the device, so that it launches steps by itself.
+struct alignas(64) Drive {
+  uint64_t program[cfg::kPrograms];  // the executable graph of each step program
+  uint8_t pad_16[48];
+  uint32_t stop;  // by the host: begin no more steps
+  uint8_t pad_68[60];
+  uint32_t error;  // by the device: why it could not launch a step, a cudaError_t
+  uint8_t pad_132[60];
+};
+static_assert(offsetof(Drive, program) == 0);
+static_assert(offsetof(Drive, stop) == 64);
+static_assert(offsetof(Drive, error) == 128);
+static_assert(sizeof(Drive) == 192);
 
 }  // namespace dp

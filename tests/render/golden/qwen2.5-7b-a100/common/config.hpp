@@ -44,7 +44,7 @@ DP_TABLE constexpr int kWindow[kGroups] = {0};  // model.shape.sliding_window
 
 // Paging. A block is one page in one layer: K then V, each [kv head][token][head_dim].
 constexpr int kPageSize = 16;  // attention.page_size
-DP_TABLE constexpr int kPages[kGroups] = {66048};  // target.kv_budget
+DP_TABLE constexpr int kPages[kGroups] = {65974};  // target.kv_budget
 constexpr int kPagesPerRow = 2048;  // model.max_context
 constexpr int kSplitTokens = 256;
 constexpr int kSpareTasks = 1024;
@@ -54,12 +54,34 @@ constexpr bool kFlashInferPrefill = false;  // attention.route
 constexpr int kMaxBatch = 128;  // scheduler.max_batch
 constexpr int kPrefillChunk = 2048;  // scheduler.prefill_chunk
 constexpr int kMaxStepTokens = 2176;
+// Step programs, by kind, each kind's in order of size.
+struct StepProgram {
+  bool mixed;
+  int rows, tokens;
+};
+constexpr int kPrograms = 14;
+DP_TABLE constexpr StepProgram kProgram[kPrograms] = {
+    {false, 1, 1},
+    {false, 8, 8},
+    {false, 32, 32},
+    {false, 64, 64},
+    {false, 128, 128},
+    {true, 64, 64},
+    {true, 128, 128},
+    {true, 128, 256},
+    {true, 128, 384},
+    {true, 128, 512},
+    {true, 128, 768},
+    {true, 128, 1024},
+    {true, 128, 1536},
+    {true, 128, 2176},
+};
 constexpr int kMaxRequests = 1152;
 constexpr int kMaxQueuedRequests = 1024;  // scheduler.max_queued_requests
 constexpr int64_t kMaxQueuedTokens = 1048576;  // scheduler.max_queued_tokens
 constexpr int kMaxContext = 32768;  // model.max_context
 constexpr int kHistoryPage = 256;
-constexpr int kHistoryPages = 9376;
+constexpr int kHistoryPages = 9372;
 
 // Rings
 constexpr int kRings = 1;  // nic.rings

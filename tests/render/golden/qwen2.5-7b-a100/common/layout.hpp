@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x6c6c6df7e2d8a528;
+constexpr uint64_t kLayoutHash = 0x7decfdfb4130ae91;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -249,7 +249,8 @@ struct alignas(64) StepBuffers {
   uint32_t rows;
   uint32_t tokens;
   uint32_t samples;
-  uint8_t pad_24[40];
+  uint32_t program;  // the least of the plan's step programs that holds the step
+  uint8_t pad_28[36];
   int32_t token[cfg::kMaxStepTokens];
   int32_t position[cfg::kMaxStepTokens];
   int32_t token_row[cfg::kMaxStepTokens];  // row of each token
@@ -270,6 +271,7 @@ static_assert(offsetof(StepBuffers, kind) == 8);
 static_assert(offsetof(StepBuffers, rows) == 12);
 static_assert(offsetof(StepBuffers, tokens) == 16);
 static_assert(offsetof(StepBuffers, samples) == 20);
+static_assert(offsetof(StepBuffers, program) == 24);
 static_assert(offsetof(StepBuffers, token) == 64);
 static_assert(offsetof(StepBuffers, position) == 8768);
 static_assert(offsetof(StepBuffers, token_row) == 17472);
@@ -284,5 +286,19 @@ static_assert(offsetof(StepBuffers, sampled) == 1086080);
 static_assert(offsetof(StepBuffers, logprob) == 1086592);
 static_assert(offsetof(StepBuffers, top) == 1087104);
 static_assert(sizeof(StepBuffers) == 1107584);
+
+// What the host leaves with the device, so that it launches steps by itself.
+struct alignas(64) Drive {
+  uint64_t program[cfg::kPrograms];  // the executable graph of each step program
+  uint8_t pad_112[16];
+  uint32_t stop;  // by the host: begin no more steps
+  uint8_t pad_132[60];
+  uint32_t error;  // by the device: why it could not launch a step, a cudaError_t
+  uint8_t pad_196[60];
+};
+static_assert(offsetof(Drive, program) == 0);
+static_assert(offsetof(Drive, stop) == 128);
+static_assert(offsetof(Drive, error) == 192);
+static_assert(sizeof(Drive) == 256);
 
 }  // namespace dp

@@ -1,4 +1,8 @@
-"""A linked cubin on the GPU: its kernels by name, launched on torch's stream with torch's memory."""
+"""A GPU through the driver: a linked cubin's kernels by name, graphs that the device launches, host memory it sees.
+
+Kernels run on torch's current stream over torch's memory. Every call raises DeviceError with the driver's name of what
+went wrong.
+"""
 
 import ctypes
 from collections.abc import Iterator
@@ -10,12 +14,16 @@ import torch
 from cuda.bindings import driver
 
 
+class DeviceError(Exception):
+    """A driver call that failed."""
+
+
 def check(result: tuple[Any, ...]) -> Any:
-    """The value of a driver call. Raises RuntimeError with the driver's name of the error."""
+    """The value of a driver call. Raises DeviceError with the driver's name of the error."""
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
         _, name = driver.cuGetErrorName(status)
-        raise RuntimeError(name.decode() if name else f"CUDA error {int(status)}")
+        raise DeviceError(name.decode() if name else f"CUDA error {int(status)}")
     return values[0] if len(values) == 1 else tuple(values)
 
 
@@ -58,14 +66,26 @@ class Cubin:
         self._module = check(driver.cuModuleLoadData(path.read_bytes()))
         self._kernels: dict[str, tuple[Any, int, int]] = {}
 
-    def launch(self, name: str, grid: tuple[int, ...], *arguments: Argument) -> None:
-        """Launch `name` on torch's current stream. Tensors go as pointers, int as int32, float as fp32."""
+    def launch(self, name: str, grid: tuple[int, ...], *arguments: Argument, overlap: bool = False) -> None:
+        """Launch `name` on torch's current stream. Tensors go as pointers, int as int32, float as fp32.
+
+        With `overlap` it may begin before what is in front of it has ended (programmatic dependent launch): the kernel
+        has to wait for that itself before it touches what others write.
+        """
         kernel, threads, shared = self._kernel(name)
         typed = tuple(_typed(argument) for argument in arguments)
         operands = tuple(value for value, _ in typed), tuple(kind for _, kind in typed)
-        x, y, z = (*grid, 1, 1)[:3]
-        stream = torch.cuda.current_stream().cuda_stream
-        check(driver.cuLaunchKernel(kernel, x, y, z, threads, 1, 1, shared, stream, operands, 0))
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes = shared
+        config.hStream = torch.cuda.current_stream().cuda_stream
+        if overlap:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [attribute], 1
+        check(driver.cuLaunchKernelEx(config, kernel, operands, 0))
 
     def constant(self, name: str) -> int:
         """The 8-byte constant `name`."""
@@ -96,3 +116,19 @@ class Cubin:
     def _has(self, constant: str) -> bool:
         status, *_ = driver.cuModuleGetGlobal(self._module, constant.encode())
         return bool(status == driver.CUresult.CUDA_SUCCESS)
+
+
+class DeviceGraph:
+    """What `captured` recorded, instantiated so that a kernel may launch it; `handle` is what the device calls it."""
+
+    def __init__(self, captured: torch.cuda.CUDAGraph) -> None:
+        self._captured = captured  # owns the graph's nodes and the memory that they allocate
+        for_device = driver.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH
+        graph = driver.CUgraph(captured.raw_cuda_graph())
+        self._executable = check(driver.cuGraphInstantiate(graph, for_device))
+        check(driver.cuGraphUpload(self._executable, torch.cuda.current_stream().cuda_stream))
+        self.handle = int(self._executable)
+
+    def launch(self) -> None:
+        """Launch it on torch's current stream."""
+        check(driver.cuGraphLaunch(self._executable, torch.cuda.current_stream().cuda_stream))

@@ -1,0 +1,179 @@
+"""The GPU engine through its rings: time to its first token, TPOT by rows and context, and where a step's time goes.
+
+    python -m benchmarks.gpu_engine [--spec benchmarks/specs/llama-8b-h200.yaml] [-o benchmarks/results/gpu_engine.json]
+
+The spec is built, its engine started as `serve` starts it, and a frontend's ring claimed by this process, which stamps
+each event as it arrives. A cell is that many requests of random prompts of equal length, submitted together; its TPOT
+is the median time from one token of a row to the next while all of them decode, its TTFT the time until the last has
+its first token. The floor is the plan's.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import gpu_machine
+from dualpace.engine.ring import FrontendRing, SamplingParams, TokenEvent
+from dualpace.plan.manifest import HOST_RING, read_manifest
+from dualpace.plan.plan import Plan
+from dualpace.plan.structs import Finish
+
+# Rows and prompt tokens; tokens to generate.
+CELLS = ((1, 1024), (1, 32_768), (8, 1024), (8, 32_768), (32, 1024), (128, 1024), (256, 256))
+TOKENS = 128
+START_SECONDS = 240.0
+CELL_SECONDS = 120.0
+
+
+class Engine:
+    """The engine of a bundle as a process of its own, and a ring of it."""
+
+    def __init__(self, bundle: Path, folder: Path) -> None:
+        self.plan: Plan = read_manifest(bundle).plan
+        self._rings = folder / "rings"
+        began = time.monotonic()
+        command = [sys.executable, "-m", "dualpace.engine", str(bundle), "--rings", str(self._rings)]
+        self.process = subprocess.Popen(command)
+        self._wait_for(self._rings.exists)
+        self.ring = FrontendRing(bundle / HOST_RING, self._rings)
+        self._wait_for(lambda: self.ring.status().ready)
+        self.ready_s = time.monotonic() - began
+        self._tag = 0
+
+    def _wait_for(self, there: Any) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not there():
+            assert self.process.poll() is None, f"the engine ended with {self.process.returncode}"
+            assert time.monotonic() < deadline, "the engine does not get ready"
+            time.sleep(0.01)
+
+    def run(self, prompts: list[list[int]], params: SamplingParams) -> dict[int, list[tuple[float, TokenEvent]]]:
+        """Submit all prompts at once; each one's events with their times, from the moment before the first submit."""
+        tags = range(self._tag, self._tag + len(prompts))
+        self._tag += len(prompts)
+        events: dict[int, list[tuple[float, TokenEvent]]] = defaultdict(list)
+        began = time.monotonic()
+        waiting = list(zip(tags, prompts, strict=True))
+        open_tags = set(tags)
+        while open_tags:
+            while waiting and self.ring.submit(*waiting[0], params):
+                del waiting[0]
+            batch = self.ring.wait(0.05)
+            now = time.monotonic() - began
+            for event in batch:
+                events[event.tag - tags[0]].append((now, event))
+                if event.finish is not Finish.NONE:
+                    assert event.finish in (Finish.LENGTH, Finish.STOP), event
+                    open_tags.discard(event.tag)
+            assert now < CELL_SECONDS, f"{len(open_tags)} of {len(prompts)} requests do not end"
+            assert self.process.poll() is None, f"the engine ended with {self.process.returncode}"
+        return dict(events)
+
+    def close(self) -> None:
+        """Give up the ring and end the process."""
+        self.ring.close()
+        self.process.terminate()
+        self.process.wait(30)
+
+
+def measure(engine: Engine, rows: int, prompt: int, dice: random.Random) -> dict[str, Any]:
+    """One cell."""
+    vocabulary = engine.plan.model.vocab
+    prompts = [[dice.randrange(vocabulary) for _ in range(prompt)] for _ in range(rows)]
+    params = SamplingParams(max_tokens=TOKENS, temperature=0.0)
+    before = os.times(), cpu_seconds(engine.process.pid)
+    events = engine.run(prompts, params)
+    engine_cpu = cpu_seconds(engine.process.pid) - before[1]
+    firsts = [stamps[0][0] for stamps in events.values()]
+    last_first, first_last = max(firsts), min(stamps[-1][0] for stamps in events.values())
+    gaps = [
+        later - earlier
+        for stamps in events.values()
+        for (earlier, _), (later, _) in itertools.pairwise(stamps)
+        if last_first <= earlier and later <= first_last
+    ]
+    return {
+        "rows": rows,
+        "prompt": prompt,
+        "ttft_s": last_first,
+        "first_ttft_s": min(firsts),
+        "tpot_s": statistics.median(gaps) if gaps else None,
+        "tpot_p99_s": statistics.quantiles(gaps, n=100)[98] if len(gaps) > 100 else None,
+        "tokens": sum(len(stamps) for stamps in events.values()),
+        "engine_cpu_s": engine_cpu,
+        "floor_tpot_s": floor(engine.plan, rows, prompt),
+    }
+
+
+def floor(plan: Plan, rows: int, context: int) -> float:
+    """The least TPOT: weights and KV read once."""
+    kv = rows * (context + TOKENS // 2) * plan.kv_bytes_per_token
+    embedding = plan.model.vocab * plan.model.hidden * plan.model.element_bytes
+    read = plan.weight_bytes - (0 if plan.model.tie_embeddings else embedding)
+    return (read + kv) / plan.target.read_bandwidth
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that the process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def line(cell: dict[str, Any]) -> str:
+    """A line of the table."""
+    tpot = cell["tpot_s"] or float("nan")
+    return (
+        f"{cell['rows']:4} x {cell['prompt']:6}  TPOT {1e3 * tpot:7.3f} ms (p99 {1e3 * (cell['tpot_p99_s'] or 0):7.3f})"
+        f"  floor {1e3 * cell['floor_tpot_s']:6.3f}  TTFT {1e3 * cell['ttft_s']:8.1f} ms"
+        f"  engine CPU {cell['engine_cpu_s']:.2f} s for {cell['tokens']} tokens"
+    )
+
+
+def main() -> None:
+    """Build, serve, measure, print a table and write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--spec", type=Path, default=Path("benchmarks/specs/llama-8b-h200.yaml"))
+    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/gpu_engine.json"))
+    parser.add_argument("--bundle", type=Path, help="one that is built already")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        bundle = arguments.bundle
+        if bundle is None:
+            bundle = Path(folder) / "bundle"
+            command = [sys.executable, "-m", "dualpace.cli", "build", str(arguments.spec), "--no-image"]
+            subprocess.run([*command, "-o", str(bundle)], check=True)
+        engine = Engine(bundle, Path(folder))
+        print(f"ready after {engine.ready_s:.1f} s", flush=True)
+        dice = random.Random(0)
+        try:
+            first = measure(engine, 1, 64, dice)
+            cells = []
+            for rows, prompt in CELLS:
+                cells.append(measure(engine, rows, prompt, dice))
+                print(line(cells[-1]), flush=True)
+        finally:
+            engine.close()
+    report = {
+        "machine": gpu_machine(),
+        "spec": arguments.spec.name,
+        "digest": read_manifest(arguments.bundle).digest if arguments.bundle else "",
+        "ready_s": engine.ready_s,
+        "first": first,
+        "cells": cells,
+    }
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""A plan's step programs as CUDA graphs: buffers are made once, each operation is launched into the graph of a bucket.
+
+Nothing in a graph depends on a batch: kernels read its sizes from the StepBuffers, and a bucket's products run over all
+of its rows, those that the batch leaves unused included. Activations have the model's dtype, logits are fp32.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+
+from dualpace.engine.device import Argument, Cubin
+from dualpace.model.weights import DTYPES
+from dualpace.plan.plan import Plan, Program
+from dualpace.plan.program import Op, buffers, step_program
+from dualpace.plan.rope import inverse_frequencies
+
+WORKQUEUE = 1
+
+Launch = Callable[[Program], None]
+
+
+class DeviceExecutor:
+    """The buffers and KV pools of one lane, and its step programs as they are captured.
+
+    `step` is the lane's StepBuffers, `sample` launches the sampler over logits [rows, vocab].
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Mapping[str, torch.Tensor],
+        cubin: Cubin,
+        step: torch.Tensor,
+        sample: Callable[[torch.Tensor], None],
+    ) -> None:
+        """Allocate what `plan` says and bind its step program; `weights`, on the GPU, must have every name of it."""
+        model = plan.model
+        self._plan, self._weights, self._cubin, self._step = plan, weights, cubin, step
+        self._sample_logits = sample
+        self._leading = {name: leading for name, (leading, _) in buffers(model).items()}
+        rows = {"T": max(program.tokens for program in plan.schedule.programs), "R": plan.schedule.max_batch}
+        self.buffers = {
+            # Rows that no batch has used yet are multiplied too.
+            name: torch.zeros(rows[lead], size, dtype=self._dtype(name), device="cuda")
+            for name, (lead, size) in buffers(model).items()
+        }
+        self.pools = [self._pool(layer) for layer in range(model.layers)]
+        self._frequencies = [
+            torch.tensor(inverse_frequencies(g.rope, model.head_dim), device="cuda") for g in model.groups
+        ]
+        self._ctas = cubin.resident_ctas("dp_attention")
+        tasks, heads = cubin.constant("dp_attention_max_tasks"), cubin.constant("dp_attention_slice_heads")
+        self._tasks = torch.zeros(cubin.constant("dp_attention_tasks_bytes"), dtype=torch.uint8, device="cuda")
+        self._partials = torch.empty(tasks, heads, model.head_dim, device="cuda")
+        self._lses = torch.empty(tasks, heads, device="cuda")
+        self._launches = [self._list_tasks, *(self._bind(op) for op in _fused(step_program(model)))]
+
+    def launch(self, program: Program) -> None:
+        """Launch every operation of `program` on torch's current stream."""
+        for launch in self._launches:
+            launch(program)
+
+    def _dtype(self, name: str) -> torch.dtype:
+        return torch.float32 if name in ("residual", "logits") else DTYPES[self._plan.model.dtype]
+
+    def _pool(self, layer: int) -> torch.Tensor:
+        """KV of one layer: [page, K or V, KV head, token, element]."""
+        model = self._plan.model
+        pages = self._plan.pages[model.group_of(layer)].pages
+        shape = (pages, 2, model.kv_heads, self._plan.attention.page_size, model.head_dim)
+        return torch.empty(shape, dtype=DTYPES[model.dtype], device="cuda")
+
+    def _list_tasks(self, program: Program) -> None:
+        groups = len(self._plan.model.groups)
+        self._cubin.launch("dp_attention_tasks", (groups,), self._step, WORKQUEUE, self._ctas, self._tasks)
+
+    def _bind(self, op: Op) -> Launch:
+        bind: dict[str, Callable[[Op], Launch]] = {
+            "embed": self._embed,
+            "norm": self._norm,
+            "add_norm": self._add_norm,
+            "linear": self._linear,
+            "rope_append": self._rope_append,
+            "attention": self._attention,
+            "gate": self._gate,
+            "gather": self._gather,
+            "sample": self._sample,
+        }
+        return bind[op.kind](op)
+
+    def _rows(self, name: str, program: Program) -> int:
+        """Rows of the buffer that `program` may use."""
+        return program.tokens if self._leading[name] == "T" else program.rows
+
+    def _each_token(self, kernel: str, *arguments: Argument, overlap: bool = True) -> Launch:
+        """A launch of a CTA a token."""
+        return lambda program: self._cubin.launch(kernel, (program.tokens,), self._step, *arguments, overlap=overlap)
+
+    def _embed(self, op: Op) -> Launch:
+        return self._each_token("dp_embed", self._weights[op.weights[0]], self.buffers[op.outputs[0]])
+
+    def _norm(self, op: Op) -> Launch:
+        x, y = self.buffers[op.inputs[0]], self.buffers[op.outputs[0]]
+        return self._each_token("dp_norm", self._weights[op.weights[0]], x, y)
+
+    def _add_norm(self, op: Op) -> Launch:
+        residual, y, x = (self.buffers[name] for name in (*op.inputs, op.outputs[1]))
+        *post, norm = (self._weights[name] for name in op.weights)
+        return self._each_token("dp_add_norm", post[0] if post else None, norm, residual, y, x)
+
+    def _linear(self, op: Op) -> Launch:
+        weight = self._weights[op.weights[0]].t()
+        bias = self._weights[op.weights[1]] if len(op.weights) > 1 else None
+        x, y = self.buffers[op.inputs[0]], self.buffers[op.outputs[0]]
+
+        def launch(program: Program) -> None:
+            rows = self._rows(op.inputs[0], program)
+            if bias is not None:
+                torch.addmm(bias, x[:rows], weight, out=y[:rows])
+            elif y.dtype != x.dtype:
+                torch.mm(x[:rows], weight, out_dtype=y.dtype, out=y[:rows])
+            else:
+                torch.mm(x[:rows], weight, out=y[:rows])
+
+        return launch
+
+    def _rope_append(self, op: Op) -> Launch:
+        group = self._plan.model.group_of(op.layer)
+        rope = self._plan.model.groups[group].rope
+        norms: list[Argument] = [self._weights[name] for name in op.weights] or [None, None]
+        operands = (group, self._frequencies[group], rope.attention_factor, *norms)
+        qkv, pool = self.buffers[op.inputs[0]], self.pools[op.layer]
+        return self._each_token("dp_kv_append", *operands, qkv, pool, overlap=False)
+
+    def _attention(self, op: Op) -> Launch:
+        group = self._plan.model.group_of(op.layer)
+        qkv, out, pool = self.buffers[op.inputs[0]], self.buffers[op.outputs[0]], self.pools[op.layer]
+        operands = (self._step, group, self._tasks, qkv, pool, self._partials, self._lses, out)
+        return lambda program: self._cubin.launch("dp_attention", (self._ctas,), *operands)
+
+    def _gate(self, op: Op) -> Launch:
+        return self._each_token("dp_gate", self.buffers[op.inputs[0]], self.buffers[op.outputs[0]])
+
+    def _gather(self, op: Op) -> Launch:
+        x, last = self.buffers[op.inputs[0]], self.buffers[op.outputs[0]]
+        return lambda program: self._cubin.launch("dp_gather", (program.rows,), self._step, x, last, overlap=True)
+
+    def _sample(self, op: Op) -> Launch:
+        logits = self.buffers[op.inputs[0]]
+        return lambda program: self._sample_logits(logits[: program.rows])
+
+
+def _fused(ops: Iterable[Op]) -> Iterator[Op]:
+    """`ops` with the norm of an update, which is in place, as the first weight of the `add_norm` that follows it."""
+    norm: tuple[str, ...] = ()
+    for op in ops:
+        if op.kind == "norm" and op.inputs == op.outputs:
+            norm = op.weights
+        else:
+            yield op.model_copy(update={"weights": norm + op.weights}) if norm else op
+            norm = ()
+
+
+def captured(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """A graph of what `launch` launches; not instantiated."""
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        launch()
+    return graph

@@ -1,0 +1,93 @@
+"""Serves a bundle on the GPU: provision, start, and then only watch until told to stop."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from cuda.bindings import driver
+
+from dualpace.engine.device import Cubin, check, mapped
+from dualpace.engine.drive import DriveError, Driver, GpuEngine
+from dualpace.engine.memory import RingMemory
+from dualpace.engine.provision import Say, StoppedError, read_bundle, vocabulary, weights
+from dualpace.plan.manifest import CUDA_ENGINE, BundleError
+from dualpace.plan.plan import Plan
+from dualpace.plan.structs import StepKind
+
+# The driver of the toolkit that bundles are compiled with.
+_LEAST_DRIVER = 13000
+# How long the death of the device may go unnoticed, and how long a stop may wait.
+_WATCH_SECONDS = 0.25
+_IDLE_SECONDS = 0.001
+
+
+def serve(bundle: Path, rings: Path, drive: Driver, stopped: Callable[[], bool], say: Say) -> None:
+    """Serve `bundle` over the rings at `rings` until `stopped()`; progress goes to `say`.
+
+    Raises BundleError, RingMemoryError or ModelError for what cannot be served, DeviceError or DriveError for a GPU
+    that fails.
+    """
+    begin = time.monotonic()
+    manifest = read_bundle(bundle)
+    plan = manifest.plan
+    _check_device(bundle, plan)
+    # Sums of split products stay in fp32.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    memory = RingMemory(rings, plan)
+    try:
+        cubin = Cubin(bundle / CUDA_ENGINE)
+        with mapped(memory.address, memory.size) as address:
+            table = weights(manifest, "cuda", say, stopped)
+            say(f"capturing {len(plan.schedule.programs)} step programs")
+            engine = GpuEngine(plan, table, cubin, address, vocabulary(bundle, manifest), drive)
+            engine.start()
+            say(f"ready on {torch.cuda.get_device_name()} after {time.monotonic() - begin:.1f} s")
+            try:
+                _watch(engine, drive, stopped)
+            finally:
+                engine.stop()
+    except StoppedError:
+        pass
+    finally:
+        memory.close()
+
+
+def _watch(engine: GpuEngine, drive: Driver, stopped: Callable[[], bool]) -> None:
+    while not stopped():
+        if drive == "host":
+            if engine.advance() is StepKind.IDLE:
+                time.sleep(_IDLE_SECONDS)
+        elif engine.running():
+            time.sleep(_WATCH_SECONDS)
+        else:
+            raise DriveError("the device has stopped launching steps")
+
+
+def _check_device(bundle: Path, plan: Plan) -> None:
+    """Refuse what the bundle was not compiled for, before anything is loaded."""
+    target = plan.target
+    if target.kind != "cuda":
+        raise BundleError(f"{bundle} is built for the CPU: build a spec that names `target.gpu`")
+    if not torch.cuda.is_available():
+        raise BundleError(f"{bundle} is built for {target.name} and this machine shows no NVIDIA GPU")
+    version = check(driver.cuDriverGetVersion())
+    if version < _LEAST_DRIVER:
+        raise BundleError(
+            f"the NVIDIA driver speaks CUDA {version // 1000}.{version % 1000 // 10}, the bundle needs "
+            f"{_LEAST_DRIVER // 1000}.{_LEAST_DRIVER % 1000 // 10}: install a newer driver"
+        )
+    major, minor = torch.cuda.get_device_capability()
+    if target.sm.rstrip("af") != f"{major}{minor}":
+        raise BundleError(
+            f"{bundle} is compiled for sm_{target.sm} ({target.name}) and {torch.cuda.get_device_name()} is "
+            f"sm_{major}{minor}: build the spec with the `target.gpu` of this machine"
+        )
+    free, total = torch.cuda.mem_get_info()
+    needed = plan.memory.limit - plan.memory.free
+    if needed > free:
+        raise BundleError(
+            f"{bundle} needs {needed >> 20} MiB of GPU memory and {free >> 20} of {total >> 20} MiB are free: "
+            "end what else uses the GPU, or lower `target.memory_fraction`"
+        )
