@@ -45,15 +45,17 @@ class DeviceExecutor:
             for name, (lead, size) in buffers(model).items()
         }
         self.pools = [self._pool(layer) for layer in range(model.layers)]
-        self._frequencies = [
-            torch.tensor(inverse_frequencies(g.rope, model.head_dim), device="cuda") for g in model.groups
-        ]
+        self._rotations = torch.empty(len(model.groups), rows["T"], model.head_dim, device="cuda")
         self._ctas = cubin.resident_ctas("dp_attention")
         tasks, heads = cubin.constant("dp_attention_max_tasks"), cubin.constant("dp_attention_slice_heads")
         self._tasks = torch.zeros(cubin.constant("dp_attention_tasks_bytes"), dtype=torch.uint8, device="cuda")
         self._partials = torch.empty(tasks, heads, model.head_dim, device="cuda")
         self._lses = torch.empty(tasks, heads, device="cuda")
-        self._launches = [self._list_tasks, *(self._bind(op) for op in _fused(step_program(model)))]
+        self._launches = [
+            self._list_tasks,
+            *(self._angles(group) for group in range(len(model.groups))),
+            *(self._bind(op) for op in _fused(step_program(model))),
+        ]
 
     def launch(self, program: Program) -> None:
         """Launch every operation of `program` on torch's current stream."""
@@ -124,13 +126,19 @@ class DeviceExecutor:
 
         return launch
 
+    def _angles(self, group: int) -> Launch:
+        """What the rotations of a group's layers have in common."""
+        rope = self._plan.model.groups[group].rope
+        frequencies = torch.tensor(inverse_frequencies(rope, self._plan.model.head_dim), device="cuda")
+        return self._each_token("dp_rope_angles", frequencies, rope.attention_factor, self._rotations[group])
+
     def _rope_append(self, op: Op) -> Launch:
         group = self._plan.model.group_of(op.layer)
-        rope = self._plan.model.groups[group].rope
         norms: list[Argument] = [self._weights[name] for name in op.weights] or [None, None]
-        operands = (group, self._frequencies[group], rope.attention_factor, *norms)
         qkv, pool = self.buffers[op.inputs[0]], self.pools[op.layer]
-        return self._each_token("dp_kv_append", *operands, qkv, pool, overlap=False)
+        operands = (self._step, group, self._rotations[group], *norms, qkv, pool)
+        ctas = self._cubin.constant("dp_kv_append_ctas_per_token")
+        return lambda program: self._cubin.launch("dp_kv_append", (ctas * program.tokens,), *operands, overlap=True)
 
     def _attention(self, op: Op) -> Launch:
         group = self._plan.model.group_of(op.layer)

@@ -15,9 +15,16 @@ TASK_BYTES = 32
 
 
 def activation_bytes(model: Model, rows: int, tokens: int) -> int:
-    """Activation buffers of the largest step on a GPU, in the model's dtype but for the residual, without logits."""
+    """Activation buffers of the largest step on a GPU, without logits, and rotary angles.
+
+    In the model's dtype; the residual and angles are FP32.
+    """
     widened = tokens * model.hidden * (FP32_BYTES - model.element_bytes)
-    return _activations(model, rows, tokens) * model.element_bytes + widened
+    return _activations(model, rows, tokens) * model.element_bytes + widened + _angles(model, tokens) * FP32_BYTES
+
+
+def _angles(model: Model, tokens: int) -> int:
+    return len(model.groups) * tokens * model.head_dim
 
 
 def _activations(model: Model, rows: int, tokens: int) -> int:
@@ -32,10 +39,9 @@ def partial_bytes(model: Model, tasks: int) -> int:
 
 def host_activation_bytes(model: Model, rows: int, tokens: int, splits: int) -> int:
     """FP32 activations and rotary angles of the largest step on the CPU, without logits, and its kernels' workspace."""
-    angles = len(model.groups) * tokens * model.head_dim
     inputs = STREAMED_ROWS * max(model.hidden, model.intermediate, model.heads * model.head_dim)
     tasks = rows * splits
-    elements = _activations(model, rows, tokens) + angles + inputs
+    elements = _activations(model, rows, tokens) + _angles(model, tokens) + inputs
     workspace = _line(TASK_BYTES * (tasks + tokens)) + _line(partial_bytes(model, tasks))
     return elements * FP32_BYTES + workspace
 

@@ -2,25 +2,35 @@
 
 import ctypes
 from collections.abc import Mapping
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from dualpace.build.compile import compile_libraries
+from dualpace.build.store import Store
+from dualpace.build.units import libraries
 from dualpace.model.weights import DTYPES, load
+from dualpace.plan.manifest import CUDA_ENGINE
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
+from dualpace.render.sources import render
 from tests.engine.models import CASES, plan_of, tiny_model
 from tests.engine.rows import Rows, reference_logits
 from tests.engine.test_parity import teacher_forced, text
 
-from .conftest import compile_engine
+from .conftest import Silent
 
 pytestmark = pytest.mark.gpu
 
 # Largest difference of a logit in fp32; logits are up to about 10.
 BOUND = 1e-3
+
+EXACT = [(name, "fp32") for name in CASES]
+ROUNDED = [*((name, "bf16") for name in CASES), ("llama", "fp16"), ("qwen3", "fp16")]
 
 
 class DeviceRows(Rows):
@@ -52,37 +62,67 @@ def device_plan(folder, page_size, dtype) -> Plan:
     return found.model_copy(update={"attention": found.attention.model_copy(update={"split_tokens": 64})})
 
 
+class Tiny(NamedTuple):
+    """A case's model, computing in fp32 with weights rounded to the plan's dtype, and its checkpoint."""
+
+    model: PreTrainedModel
+    folder: Path
+    plan: Plan
+
+
+def tiny(name: str, dtype: str, folder: Path) -> Tiny:
+    """The named case, its checkpoint written to `folder`."""
+    model = tiny_model(CASES[name])
+    model.save_pretrained(folder)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(DTYPES[dtype]))
+    return Tiny(model, folder, device_plan(folder, CASES[name].page_size, dtype))
+
+
 @pytest.fixture(scope="session")
-def forward(tmp_path_factory, store):
-    """Rows of the named case in a dtype on the device, its model in fp32 with weights of that dtype, and its folder."""
+def tinies(tmp_path_factory):
+    """Every model under test by case and dtype."""
+    return {case: tiny(*case, tmp_path_factory.mktemp("-".join(case))) for case in (*EXACT, *ROUNDED)}
+
+
+@pytest.fixture(scope="session")
+def forward(tinies, store):
+    """Rows of the case on the device."""
     from dualpace.engine.device import Cubin
 
-    def make(name: str, dtype: str):
-        folder = tmp_path_factory.mktemp(name)
-        model = tiny_model(CASES[name])
-        model.save_pretrained(folder)
-        plan = device_plan(folder, CASES[name].page_size, dtype)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.copy_(parameter.to(DTYPES[dtype]))
-        return DeviceRows(plan, load(plan, folder), Cubin(compile_engine(plan, store))), model, folder
+    with ThreadPoolExecutor() as pool:
+        plans = [each.plan for each in tinies.values()]
+        cubins = dict(zip(tinies, pool.map(lambda plan: compile_step(plan, store), plans), strict=True))
+
+    def make(*case: str) -> DeviceRows:
+        each = tinies[case]
+        return DeviceRows(each.plan, load(each.plan, each.folder), Cubin(cubins[case]))
 
     return make
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_fp32_logits_equal_the_reference_at_every_position(name, forward):
-    rows, model, _ = forward(name, "fp32")
-    found = teacher_forced(rows, CASES[name].page_size, text(1), slot=2).cpu()
-    assert (found - reference_logits(model, text(1))).abs().max() < BOUND
+def compile_step(plan: Plan, store: Store) -> Path:
+    """The cubin of `plan` without its scheduler, which takes longest and has tests of its own."""
+    sources = render(plan)
+    (engine,) = (library for library in libraries(plan, sources) if library.output == CUDA_ENGINE)
+    units = tuple(unit for unit in engine.units if unit.source != "cuda/scheduler.cu")
+    engine = engine.model_copy(update={"units": units})
+    return compile_libraries([engine], sources, store, Silent())[CUDA_ENGINE]
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("name", CASES)
-def test_16_bit_logits_err_less_than_the_reference_in_16_bits(name, dtype, forward):
-    rows, model, folder = forward(name, dtype)
-    found = teacher_forced(rows, CASES[name].page_size, text(3), slot=3).cpu()
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="eager")
+@pytest.mark.parametrize("case", EXACT, ids="-".join)
+def test_fp32_logits_equal_the_reference_at_every_position(case, tinies, forward):
+    rows = forward(*case)
+    found = teacher_forced(rows, tinies[case].plan.attention.page_size, text(1), slot=2).cpu()
+    assert (found - reference_logits(tinies[case].model, text(1))).abs().max() < BOUND
+
+
+@pytest.mark.parametrize("case", ROUNDED, ids="-".join)
+def test_16_bit_logits_err_less_than_the_reference_in_16_bits(case, tinies, forward):
+    rows, (model, folder, plan) = forward(*case), tinies[case]
+    found = teacher_forced(rows, plan.attention.page_size, text(3), slot=3).cpu()
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[case[1]], attn_implementation="eager")
     expected = reference_logits(model, text(3))
     error, their_error = found - expected, reference_logits(theirs, text(3)) - expected
     assert error.square().mean() < their_error.square().mean()
