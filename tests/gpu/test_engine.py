@@ -36,7 +36,7 @@ def served(tmp_path_factory, store):
     return each.model, plan, load(plan, each.folder), compile_engine(plan, store), compile_ring(plan, store)
 
 
-@pytest.fixture(params=["device", "host"])
+@pytest.fixture(params=["host", "device"])
 def engine(request, served):
     """A started engine and its frontend."""
     from dualpace.engine.device import Cubin, mapped
@@ -69,6 +69,8 @@ def serve(engine, frontend: FrontendRing, driver: str, requests, aborts=frozense
         if driver == "host":
             while engine.advance() is not StepKind.IDLE:
                 pass
+        else:
+            assert engine.running()
         for event in frontend.wait(0.01):
             events[event.tag].append(event)
             if event.finish is not Finish.NONE:
