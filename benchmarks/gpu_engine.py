@@ -59,8 +59,7 @@ class Engine:
 
     def run(self, prompts: list[list[int]], params: SamplingParams) -> dict[int, list[tuple[float, TokenEvent]]]:
         """Submit all prompts at once; each one's events with their times, from the moment before the first submit."""
-        tags = range(self._tag, self._tag + len(prompts))
-        self._tag += len(prompts)
+        tags = [self.next_tag() for _ in prompts]
         events: dict[int, list[tuple[float, TokenEvent]]] = defaultdict(list)
         began = time.monotonic()
         waiting = list(zip(tags, prompts, strict=True))
@@ -79,11 +78,24 @@ class Engine:
             assert self.process.poll() is None, f"the engine ended with {self.process.returncode}"
         return dict(events)
 
+    def next_tag(self) -> int:
+        """A name for a request that no other has had."""
+        self._tag += 1
+        return self._tag
+
     def close(self) -> None:
         """Give up the ring and end the process."""
         self.ring.close()
         self.process.terminate()
         self.process.wait(30)
+
+
+def built(spec: Path, folder: Path) -> Path:
+    """The bundle of `spec`, built in `folder`."""
+    bundle = folder / "bundle"
+    command = [sys.executable, "-m", "dualpace.cli", "build", str(spec), "--no-image", "-o", str(bundle)]
+    subprocess.run(command, check=True)
+    return bundle
 
 
 def measure(engine: Engine, rows: int, prompt: int, dice: random.Random) -> dict[str, Any]:
@@ -147,11 +159,8 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, help="one that is built already")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        bundle = arguments.bundle
-        if bundle is None:
-            bundle = Path(folder) / "bundle"
-            command = [sys.executable, "-m", "dualpace.cli", "build", str(arguments.spec), "--no-image"]
-            subprocess.run([*command, "-o", str(bundle)], check=True)
+        bundle = arguments.bundle or built(arguments.spec, Path(folder))
+        digest = read_manifest(bundle).digest
         engine = Engine(bundle, Path(folder))
         print(f"ready after {engine.ready_s:.1f} s", flush=True)
         dice = random.Random(0)
@@ -166,7 +175,7 @@ def main() -> None:
     report = {
         "machine": gpu_machine(),
         "spec": arguments.spec.name,
-        "digest": read_manifest(arguments.bundle).digest if arguments.bundle else "",
+        "digest": digest,
         "ready_s": engine.ready_s,
         "first": first,
         "cells": cells,
