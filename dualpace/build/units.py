@@ -65,6 +65,13 @@ def libraries(plan: Plan, sources: Iterable[str]) -> tuple[Library, ...]:
     return (ring, _host_engine(sorted(p for p in sources if p.endswith(".cpp") and p != "host/ring.cpp")))
 
 
+def attention_kernels(plan: Plan, sources: Iterable[str]) -> Library:
+    """What `dualpace calibrate` measures: the attention of the CUDA engine of `plan`, alone."""
+    return _cuda_engine(
+        plan.target.sm, sorted(p for p in sources if p.startswith("cuda/attention") and p.endswith(".cu"))
+    )
+
+
 def _host_engine(paths: list[str]) -> Library:
     kernels = [path for path in paths if path.startswith("host/kernels")]
     units = [_plain(path, (*HOST, *ENGINE)) for path in paths if path not in kernels]

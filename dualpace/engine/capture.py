@@ -13,8 +13,9 @@ from dualpace.model.weights import DTYPES
 from dualpace.plan.plan import Plan, Program
 from dualpace.plan.program import Op, buffers, step_program
 from dualpace.plan.rope import inverse_frequencies
+from dualpace.plan.structs import Route
 
-WORKQUEUE = 1
+FLASHINFER_KERNEL = "dp_attention_flashinfer"
 
 Launch = Callable[[Program], None]
 
@@ -46,7 +47,9 @@ class DeviceExecutor:
         }
         self.pools = [self._pool(layer) for layer in range(model.layers)]
         self._rotations = torch.empty(len(model.groups), rows["T"], model.head_dim, device="cuda")
+        self._route = Route[plan.attention.route.upper()]
         self._ctas = cubin.resident_ctas("dp_attention")
+        self._flashinfer_ctas = cubin.resident_ctas(FLASHINFER_KERNEL) if cubin.has(FLASHINFER_KERNEL) else 0
         tasks, heads = cubin.constant("dp_attention_max_tasks"), cubin.constant("dp_attention_slice_heads")
         self._tasks = torch.zeros(cubin.constant("dp_attention_tasks_bytes"), dtype=torch.uint8, device="cuda")
         self._partials = torch.empty(tasks, heads, model.head_dim, device="cuda")
@@ -74,7 +77,8 @@ class DeviceExecutor:
 
     def _list_tasks(self, program: Program) -> None:
         groups = len(self._plan.model.groups)
-        self._cubin.launch("dp_attention_tasks", (groups,), self._step, WORKQUEUE, self._ctas, self._tasks)
+        operands = (self._plan.attention.split_tokens, self._ctas, self._flashinfer_ctas, self._tasks)
+        self._cubin.launch("dp_attention_tasks", (groups,), self._step, int(self._route), *operands)
 
     def _bind(self, op: Op) -> Launch:
         bind: dict[str, Callable[[Op], Launch]] = {
@@ -144,7 +148,15 @@ class DeviceExecutor:
         group = self._plan.model.group_of(op.layer)
         qkv, out, pool = self.buffers[op.inputs[0]], self.buffers[op.outputs[0]], self.pools[op.layer]
         operands = (self._step, group, self._tasks, qkv, pool, self._partials, self._lses, out)
-        return lambda program: self._cubin.launch("dp_attention", (self._ctas,), *operands)
+
+        def launch(program: Program) -> None:
+            # The kernel of the route that a step does not go finds no work.
+            if self._route != Route.FLASHINFER:
+                self._cubin.launch("dp_attention", (self._ctas,), *operands)
+            if self._route in (Route.AUTO, Route.FLASHINFER) and self._flashinfer_ctas:
+                self._cubin.launch(FLASHINFER_KERNEL, (self._flashinfer_ctas,), *operands)
+
+        return launch
 
     def _gate(self, op: Op) -> Launch:
         return self._each_token("dp_gate", self.buffers[op.inputs[0]], self.buffers[op.outputs[0]])

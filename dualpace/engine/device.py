@@ -87,6 +87,11 @@ class Cubin:
             config.attrs, config.numAttrs = [attribute], 1
         check(driver.cuLaunchKernelEx(config, kernel, operands, 0))
 
+    def has(self, kernel: str) -> bool:
+        """Whether there is a kernel of this name."""
+        status, _ = driver.cuModuleGetFunction(self._module, kernel.encode())
+        return bool(status == driver.CUresult.CUDA_SUCCESS)
+
     def constant(self, name: str) -> int:
         """The 8-byte constant `name`."""
         address, size = check(driver.cuModuleGetGlobal(self._module, name.encode()))
@@ -107,13 +112,13 @@ class Cubin:
             kernel = check(driver.cuModuleGetFunction(self._module, name.encode()))
             attributes = driver.CUfunction_attribute
             threads = check(driver.cuFuncGetAttribute(attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel))
-            shared = self.constant(f"{name}_shared_bytes") if self._has(f"{name}_shared_bytes") else 0
+            shared = self.constant(f"{name}_shared_bytes") if self._has_constant(f"{name}_shared_bytes") else 0
             limit = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(kernel, limit, shared))
             self._kernels[name] = kernel, threads, shared
         return self._kernels[name]
 
-    def _has(self, constant: str) -> bool:
+    def _has_constant(self, constant: str) -> bool:
         status, *_ = driver.cuModuleGetGlobal(self._module, constant.encode())
         return bool(status == driver.CUresult.CUDA_SUCCESS)
 

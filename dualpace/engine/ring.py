@@ -101,6 +101,13 @@ class Status(NamedTuple):
     evicted: int
     exhausted: int
     epochs: int
+    attention_bytes: int
+    attention_merge_bytes: int
+    attention_items: int
+    attention_launches: int
+    split_steps: int
+    workqueue_steps: int
+    flashinfer_steps: int
 
 
 class FrontendRing:

@@ -112,8 +112,8 @@ class _Sizing:
     def _activations(self, context: int) -> int:
         model, rows, tokens = self.model, self.rows, self.rows + self.chunk
         if self.target.kind == "cuda":
-            partials = memory.partial_bytes(model, tokens + self.attention.spare_tasks)
-            return memory.activation_bytes(model, rows, tokens) + partials
+            attention = memory.attention_bytes(model, tokens, self.attention.spare_tasks)
+            return memory.activation_bytes(model, rows, tokens) + attention
         splits = -(-context // self.attention.split_tokens)
         return memory.host_activation_bytes(model, rows, tokens, splits) + memory.product_bytes(model, tokens)
 

@@ -10,9 +10,10 @@ them the rate of the largest is kept.
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from dualpace.plan.plan import Floor, Forecast, ForecastCell, Model, Part, Target
+from dualpace.plan.attention_cost import route_taken, seen_keys, slices
+from dualpace.plan.plan import Attention, AttentionPolicy, Floor, Forecast, ForecastCell, Model, Part, Target
 from dualpace.plan.program import buffers, step_program
-from dualpace.plan.roofline import Work, kv_token_bytes, prompt_attention
+from dualpace.plan.roofline import Work, prompt_attention
 
 Points = tuple[tuple[float, float], ...]
 
@@ -27,27 +28,6 @@ PRODUCT_SECONDS = {
     64: (11.8e-6, 16.2e-6, 36.0e-6, 60.6e-6, 271e-6),
     256: (16.7e-6, 21.0e-6, 47.7e-6, 87.4e-6, 359e-6),
 }
-# Decode attention, 8 KV heads of 128 and pages of 16: by route and query heads a KV head, seconds of a layer by bytes
-# of its KV, merge included. Our routes' are those of benchmarks/results/gpu_attention.json, the slower of two traces of
-# one size; FlashInfer's are of 1 x 8k, 1 x 32k, 128 x 1k and 8 x 32k tokens.
-ATTENTION_SECONDS: dict[str, dict[int, Points]] = {
-    "workqueue": {
-        4: ((2**25, 16.2e-6), (2**27, 40.8e-6), (2**29, 137.1e-6), (2**30, 260.0e-6), (563_226 * 2**12, 546.5e-6)),
-        8: ((2**27, 42.4e-6), (2**29, 136.2e-6), (151_552 * 2**12, 156.5e-6)),
-        16: ((2**27, 48.5e-6), (2**29, 140.7e-6), (151_552 * 2**12, 162.5e-6)),
-    },
-    "split": {
-        4: ((2**25, 15.8e-6), (2**27, 48.0e-6), (2**29, 168.0e-6), (2**30, 283.4e-6), (563_226 * 2**12, 627.7e-6)),
-        8: ((2**27, 53.9e-6), (2**29, 156.3e-6), (151_552 * 2**12, 190.2e-6)),
-        16: ((2**27, 74.3e-6), (2**29, 192.6e-6), (151_552 * 2**12, 255.2e-6)),
-    },
-    "flashinfer": {4: ((2**25, 24.1e-6), (2**27, 52.0e-6), (2**29, 145.8e-6), (2**30, 255.3e-6))},
-}
-ATTENTION_SOURCE = {
-    "workqueue": "the workqueue route",
-    "split": "the split route",
-    "flashinfer": "FlashInfer 0.6.11",
-}
 # Causal attention of prompts, in FLOP/s: what vLLM's 1,183 ms for 32,768 tokens of Llama-3.1-8B leave beside products.
 PROMPT_ATTENTION_FLOPS = 520e12
 # An empty kernel in a graph, and the rate, read and written together, at which a copy moves memory.
@@ -57,18 +37,25 @@ COPY_BANDWIDTH = 4.275e12
 LAUNCH_SECONDS = 5.7e-6
 
 
-def forecast(model: Model, target: Target, chunk: int, floors: Sequence[Floor]) -> Forecast:
+def forecast(
+    model: Model,
+    target: Target,
+    attention: Attention,
+    policy: AttentionPolicy | None,
+    chunk: int,
+    floors: Sequence[Floor],
+) -> Forecast:
     """The forecast of the operating points of `floors`, prompts being cut into chunks of `chunk` tokens."""
     routes = sorted({floor.route for floor in floors})
-    for reason in _unmeasured(model, target, routes):
+    for reason in _unmeasured(model, target, policy, routes):
         return Forecast(basis=reason, cells=())
-    kernels = ", ".join(ATTENTION_SOURCE[route] for route in routes)
-    basis = f"parts measured on one H200: cuBLAS of CUDA 13.0, {kernels}, prefill of vLLM 0.22.1"
-    steps = _Steps(model, target)
+    assert policy is not None  # or nothing would have been measured
+    basis = "parts measured on one H200: cuBLAS of CUDA 13.0, our decode attention, prefill of vLLM 0.22.1"
+    steps = _Steps(model, target, attention, policy)
     return Forecast(basis=basis, cells=tuple(_cell(steps, chunk, floor) for floor in floors))
 
 
-def _unmeasured(model: Model, target: Target, routes: Sequence[str]) -> Iterator[str]:
+def _unmeasured(model: Model, target: Target, policy: AttentionPolicy | None, routes: Sequence[str]) -> Iterator[str]:
     """Why a forecast would be an invention."""
     if target.name != TARGET:
         yield f"no kernel was measured on {target.name}"
@@ -76,10 +63,11 @@ def _unmeasured(model: Model, target: Target, routes: Sequence[str]) -> Iterator
         yield "what cards exchange was not measured"
     if model.dtype != DTYPE:
         yield f"kernels were measured in {DTYPE}, not in {model.dtype}"
-    for route in routes:
-        measured = ATTENTION_SECONDS.get(route, {})
-        if model.gqa_ratio > max(measured, default=0):
-            yield f"attention of {model.gqa_ratio} query heads a KV head was not measured on the {route} route"
+    if policy is None or not policy.measured:
+        heads = f"heads of {model.head_dim}, {model.gqa_ratio} to a KV head"
+        yield f"attention with {heads} was not measured: `dualpace calibrate` measures it"
+    if policy is not None and policy.flashinfer is None and "flashinfer" in routes:
+        yield "the flashinfer route was not measured"
 
 
 class _Product:
@@ -101,8 +89,8 @@ class _Product:
 class _Steps:
     """Expected seconds of the parts of `model`'s steps, from the operations of its step program."""
 
-    def __init__(self, model: Model, target: Target) -> None:
-        self.model = model
+    def __init__(self, model: Model, target: Target, attention: Attention, policy: AttentionPolicy) -> None:
+        self.model, self._attention, self._policy = model, attention, policy
         self._products: list[tuple[int, str, _Product]] = []
         self._kernels = 0
         self._bytes = {"T": 0, "R": 0}
@@ -124,12 +112,15 @@ class _Steps:
         rows = {"T": tokens, "R": sampled}
         return sum(times * product.seconds(rows[leading]) for times, leading, product in self._products)
 
-    def decode_attention(self, route: str, rows: int, context: int) -> float:
-        """Attention of a decode step. A group of query heads takes as long as the next larger one that was measured."""
-        measured = ATTENTION_SECONDS[route]
-        points = measured[min(ratio for ratio in measured if ratio >= self.model.gqa_ratio)]
-        tokens = [(len(group.layers), rows * min(context, group.window or context)) for group in self.model.groups]
-        return sum(layers * _interpolated(points, seen * kv_token_bytes(self.model)) for layers, seen in tokens)
+    def decode_attention(self, rows: int, context: int) -> float:
+        """Attention of a decode step, each layer group by the route that it takes."""
+        base, count = self._attention.split_tokens, slices(self.model)
+        seconds = 0.0
+        for group in self.model.groups:
+            seen = seen_keys(group, rows, context)
+            choice = route_taken(self._policy, self._attention.route, seen, count, base)
+            seconds += len(group.layers) * choice.seconds
+        return seconds
 
     def others(self, tokens: int, sampled: int) -> float:
         """Everything but products and attention."""
@@ -141,7 +132,7 @@ def _cell(steps: _Steps, chunk: int, point: Floor) -> ForecastCell:
     rows, context = point.rows, point.context
     parts: dict[Part, float] = {
         "products": steps.products(rows, rows),
-        "attention": steps.decode_attention(point.route, rows, context),
+        "attention": steps.decode_attention(rows, context),
         "other kernels": steps.others(rows, rows),
         "launch": LAUNCH_SECONDS,
     }

@@ -1,10 +1,12 @@
 """The memory map of one device, from the plan's capacities. Bytes; KV is paging's."""
 
+from dualpace.plan.attention_cost import slice_heads, slices
 from dualpace.plan.plan import Model
 from dualpace.plan.program import buffers
 from dualpace.plan.structs import MAX_BIAS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 
 HISTORY_PAGE = 256
+WORD_BYTES = 4
 TOKEN_BYTES = 4
 FP32_BYTES = 4
 # On the CPU: rows of a weight-streaming product, elements of a weight that are widened to fp32 at a time for a product
@@ -12,6 +14,9 @@ FP32_BYTES = 4
 STREAMED_ROWS = 16
 WIDENED_ELEMENTS = 16 << 20
 TASK_BYTES = 32
+# On a GPU: words of an attention task, and shares of a list of them.
+TASK_WORDS = 6
+MAX_SHARES = 1024
 
 
 def activation_bytes(model: Model, rows: int, tokens: int) -> int:
@@ -32,9 +37,22 @@ def _activations(model: Model, rows: int, tokens: int) -> int:
     return sum(leading[dim] * width for name, (dim, width) in buffers(model).items() if name != "logits")
 
 
-def partial_bytes(model: Model, tasks: int) -> int:
-    """FP32 outputs of attention tasks with their LSE, to be merged."""
-    return tasks * model.heads * (model.head_dim + 1) * FP32_BYTES
+def attention_bytes(model: Model, tokens: int, spare_tasks: int) -> int:
+    """Attention's lists of tasks and partial results on a GPU: of `tokens` tokens, and for splitting the long rows."""
+    count = slices(model)
+    tasks = (tokens + spare_tasks) * count
+    lists = len(model.groups) * attention_list_bytes(tokens * count, tasks)
+    return lists + _partial_bytes(model, tasks * slice_heads(model))
+
+
+def attention_list_bytes(pairs: int, tasks: int) -> int:
+    """One layer group's list of `tasks` tasks for `pairs` slices of tokens: AttentionTasks of cuda/attention.cuh."""
+    return WORD_BYTES * (3 + MAX_SHARES + 1 + 2 * pairs + 1 + TASK_WORDS * tasks)
+
+
+def _partial_bytes(model: Model, heads: int) -> int:
+    """FP32 outputs of `heads` heads with their LSE, to be merged."""
+    return heads * (model.head_dim + 1) * FP32_BYTES
 
 
 def host_activation_bytes(model: Model, rows: int, tokens: int, splits: int) -> int:
@@ -42,7 +60,7 @@ def host_activation_bytes(model: Model, rows: int, tokens: int, splits: int) -> 
     inputs = STREAMED_ROWS * max(model.hidden, model.intermediate, model.heads * model.head_dim)
     tasks = rows * splits
     elements = _activations(model, rows, tokens) + _angles(model, tokens) + inputs
-    workspace = _line(TASK_BYTES * (tasks + tokens)) + _line(partial_bytes(model, tasks))
+    workspace = _line(TASK_BYTES * (tasks + tokens)) + _line(_partial_bytes(model, tasks * model.heads))
     return elements * FP32_BYTES + workspace
 
 

@@ -8,6 +8,8 @@ from typing import Literal
 from dualpace.frozen import Frozen
 
 DType = Literal["bf16", "fp16", "fp32"]
+AskedRoute = Literal["auto", "split", "workqueue", "flashinfer"]
+TakenRoute = Literal["host", "split", "workqueue", "flashinfer"]
 Bound = Literal["weights", "compute", "KV", "attention"]
 FlashInferKernel = Literal["none", "decode", "prefill"]
 Part = Literal["products", "attention", "other kernels", "launch"]
@@ -100,10 +102,42 @@ class Attention(Frozen):
     """
 
     page_size: int
-    route: Literal["auto", "split", "workqueue", "flashinfer"]
+    route: AskedRoute
     split_tokens: int
     spare_tasks: int = 1024
     flashinfer: FlashInferKernel = "none"
+
+
+class KernelCost(Frozen):
+    """Seconds of a layer's decode attention by a kernel, as `attention_cost` adds them up.
+
+    `start` is every layer's, `key` that of a key of a slice of heads when all CTAs read, `chain_key` that of one for
+    the CTA that reads it, `task` that of a task for its CTA, `partial` that of a partial result, `merge` that of one
+    for the CTA that merges its slice.
+    """
+
+    start: float
+    key: float
+    chain_key: float
+    task: float
+    partial: float
+    merge: float
+
+
+class AttentionPolicy(Frozen):
+    """What `attention.route: auto` decides by, on the device and here.
+
+    `source` says what the constants were measured on, `measured` whether that was a layer like the model's. `ctas` and
+    `flashinfer_ctas` are what that GPU holds at once of our own kernel and of FlashInfer's. A kernel without constants
+    is never chosen.
+    """
+
+    source: str
+    measured: bool
+    ctas: int
+    own: KernelCost
+    flashinfer_ctas: int = 0
+    flashinfer: KernelCost | None = None
 
 
 class GroupPages(Frozen):
@@ -171,7 +205,10 @@ class Target(Frozen):
 
 
 class Memory(Frozen):
-    """The memory map of one device. `free` is what is left under the limit after `kv`."""
+    """The memory map of one device. `free` is what is left under the limit after `kv`.
+
+    Attention's lists of tasks and partial results are among the `activations`.
+    """
 
     limit: int
     weights: int
@@ -205,7 +242,7 @@ class Floor(Frozen):
 
     rows: int
     context: int
-    route: Literal["host", "split", "workqueue", "flashinfer"]
+    route: TakenRoute
     seconds: float
     weight_seconds: float
     flop_seconds: float
@@ -240,7 +277,7 @@ class Forecast(Frozen):
 
 
 class Plan(Frozen):
-    """Everything resolved. `auto` never appears here except as the policy of `attention.route`."""
+    """Everything resolved. `auto` never appears here but as `attention.route`, which a GPU's `policy` decides."""
 
     name: str
     model: Model
@@ -258,3 +295,4 @@ class Plan(Frozen):
     kv_bytes_per_token: int
     floors: tuple[Floor, ...]
     forecast: Forecast = Forecast(basis="nobody made one", cells=())
+    policy: AttentionPolicy | None = None

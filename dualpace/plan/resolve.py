@@ -10,11 +10,24 @@ from typing import Literal, NamedTuple
 
 from dualpace.plan import flashinfer
 from dualpace.plan.abi import ring_bytes
+from dualpace.plan.calibration import resolve_policy
 from dualpace.plan.capacity import Capacity, resolve_capacity
 from dualpace.plan.checkpoint import Checkpoint, CheckpointError, read_checkpoint
 from dualpace.plan.error import PlanError
 from dualpace.plan.forecast import forecast
-from dualpace.plan.plan import Attention, Floor, Model, Offload, Plan, Rings, Schedule, Serving, Target, Weights
+from dualpace.plan.plan import (
+    Attention,
+    AttentionPolicy,
+    Floor,
+    Model,
+    Offload,
+    Plan,
+    Rings,
+    Schedule,
+    Serving,
+    Target,
+    Weights,
+)
 from dualpace.plan.roofline import floor, kv_token_bytes, parameters
 from dualpace.plan.shape import check_host, complete, differences, resolve_model
 from dualpace.plan.targets import CPU, GPUS
@@ -37,9 +50,10 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
     source = _source(spec.model, base, hub_cache)
     model = _model(spec, source)
     attention = _attention(spec.attention, model, target)
+    policy = _policy(spec, base, model, target)
     offload = _offload(spec.offload)
     capacity = resolve_capacity(spec, model, attention, target, offload)
-    floors = _floors(model, target, attention, capacity)
+    floors = _floors(model, target, attention, policy, capacity)
     return Plan(
         name=spec.name,
         model=model,
@@ -56,7 +70,8 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
         weight_bytes=parameters(model) * model.element_bytes,
         kv_bytes_per_token=model.layers * kv_token_bytes(model),
         floors=floors,
-        forecast=forecast(model, target, capacity.schedule.prefill_chunk, floors),
+        forecast=forecast(model, target, attention, policy, capacity.schedule.prefill_chunk, floors),
+        policy=policy,
     )
 
 
@@ -175,6 +190,15 @@ def _attention(section: AttentionSection, model: Model, target: Target) -> Atten
     return Attention(page_size=page_size, route=section.route, split_tokens=SPLIT_TOKENS, flashinfer=kernel)
 
 
+def _policy(spec: Spec, base: Path, model: Model, target: Target) -> AttentionPolicy | None:
+    file = spec.target.calibration
+    if target.kind == "cpu":
+        if file:
+            raise PlanError(("target", "calibration"), "only a GPU has attention routes to choose from", "leave it out")
+        return None
+    return resolve_policy(_absolute(base, file) if file else None, model, target)
+
+
 def _offload(section: OffloadSection) -> Offload:
     if section.mode != "off" and section.host_budget is None:
         raise PlanError(("offload", "host_budget"), f"mode {section.mode} needs host memory", "give it, like 64GiB")
@@ -222,13 +246,15 @@ def _serving(spec: Spec, base: Path) -> Serving:
     )
 
 
-def _floors(model: Model, target: Target, attention: Attention, capacity: Capacity) -> tuple[Floor, ...]:
+def _floors(
+    model: Model, target: Target, attention: Attention, policy: AttentionPolicy | None, capacity: Capacity
+) -> tuple[Floor, ...]:
     """The floors of what the KV pages can hold, short and long, from one row to a full batch."""
     schedule = capacity.schedule
     rows = (*(n for n in FLOOR_ROWS if n < schedule.max_batch), schedule.max_batch)
     contexts = (*(n for n in FLOOR_CONTEXTS if n < schedule.max_context), schedule.max_context)
     return tuple(
-        floor(model, target, attention, schedule.prefill_chunk, n, context)
+        floor(model, target, attention, policy, schedule.prefill_chunk, n, context)
         for context in contexts
         for n in rows
         if _holds(model, attention, capacity, n, context)

@@ -8,9 +8,10 @@ as all matrix products have the same FLOP a byte; for prompts it is the same for
 step; an embedding table is only gathered from, unless it is the output head too. A multiply-add is two FLOP.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from dualpace.plan.plan import Attention, Bound, Floor, LayerGroup, Model, Target
+from dualpace.plan.attention_cost import route_taken, seen_keys, slices
+from dualpace.plan.plan import Attention, AttentionPolicy, Bound, Floor, LayerGroup, Model, TakenRoute, Target
 
 
 class Work(NamedTuple):
@@ -90,14 +91,28 @@ def _reads(group: LayerGroup, tokens: int, chunk: int) -> int:
     return tokens + chunk * within * (within + 1) // 2 + (later_chunks - within) * sees
 
 
-def route(attention: Attention, target: Target) -> Literal["host", "split", "workqueue", "flashinfer"]:
-    """The attention kernel of a decode step: the one that the spec names, else the fastest of our own."""
-    if target.kind == "cpu":
+def route(model: Model, attention: Attention, policy: AttentionPolicy | None, rows: int, context: int) -> TakenRoute:
+    """The attention kernel of a decode step: the one that the spec names, else what the device would choose.
+
+    That of the first layer group; without a `policy`, the CPU's.
+    """
+    if policy is None:
         return "host"
-    return "workqueue" if attention.route == "auto" else attention.route
+    if attention.route != "auto":
+        return attention.route
+    seen = seen_keys(model.groups[0], rows, context)
+    return route_taken(policy, "auto", seen, slices(model), attention.split_tokens).route
 
 
-def floor(model: Model, target: Target, attention: Attention, chunk: int, rows: int, context: int) -> Floor:
+def floor(
+    model: Model,
+    target: Target,
+    attention: Attention,
+    policy: AttentionPolicy | None,
+    chunk: int,
+    rows: int,
+    context: int,
+) -> Floor:
     """The floor of `rows` rows with `context` tokens each, prompts being cut into chunks of `chunk` tokens."""
     elements = layer_elements(model) + head_elements(model)
     weights = Work((elements + vector_elements(model)) * model.element_bytes, 2.0 * elements * rows)
@@ -108,7 +123,7 @@ def floor(model: Model, target: Target, attention: Attention, chunk: int, rows: 
     return Floor(
         rows=rows,
         context=context,
-        route=route(attention, target),
+        route=route(model, attention, policy, rows, context),
         seconds=seconds,
         weight_seconds=Work(weights.bytes, 0).seconds(target),
         flop_seconds=Work(0, weights.flops).seconds(target),

@@ -32,6 +32,16 @@ class StepKind(IntEnum):
     MIXED = 2
 
 
+class Route(IntEnum):
+    """How decode attention of a layer group is done. AUTO: as the cost model says; no step's own."""
+
+    AUTO = 0
+    SPLIT = 1
+    WORKQUEUE = 2
+    FLASHINFER = 3
+    HOST = 4
+
+
 class RecordType(IntEnum):
     """What a record of a request or abort ring asks for."""
 
@@ -40,7 +50,7 @@ class RecordType(IntEnum):
     FINISH = 3
 
 
-ENUMS: tuple[type[IntEnum], ...] = (Finish, StepKind, RecordType)
+ENUMS: tuple[type[IntEnum], ...] = (Finish, StepKind, Route, RecordType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +172,26 @@ STRUCTS: tuple[Struct, ...] = (
             Field("evicted", "u64", doc="cached pages given to others"),
             Field("exhausted", "u64", doc="steps in which a request waited for pages"),
             Field("epochs", "u64", doc="claims and ends of claims of a ring"),
+            Field("attention_bytes", "u64", doc="of KV that decode attention read, in all layers"),
+            Field("attention_merge_bytes", "u64", doc="of partial results that it wrote and read again"),
+            Field("attention_items", "u64", doc="its tasks, in all layers"),
+            Field("attention_launches", "u64", doc="of its kernels, in all layers; those of routes not taken apart"),
+            Field("split_steps", "u64", doc="layer groups in a step that went the split route"),
+            Field("workqueue_steps", "u64", doc="likewise, the workqueue route"),
+            Field("flashinfer_steps", "u64", doc="likewise, the flashinfer route"),
+        ),
+    ),
+    Struct(
+        "AttentionWork",
+        "What decode attention of a layer group does in a step, in each of its layers.",
+        8,
+        (
+            Field("route", "u32", doc="Route"),
+            Field("split_tokens", "u32", doc="keys of a split; 0 where nothing is split alike"),
+            Field("items", "u32", doc="tasks"),
+            Field("launches", "u32", doc="kernels that work"),
+            Field("bytes", "u64", doc="of KV read"),
+            Field("merge_bytes", "u64", doc="of partial results written and read"),
         ),
     ),
     Struct(
@@ -262,6 +292,7 @@ STRUCTS: tuple[Struct, ...] = (
                 doc="pages by row slot and position / kPageSize; -1: none",
                 align=LINE,
             ),
+            Field("attention", "AttentionWork", ("kGroups",), doc="by attention, which reads its route there"),
             Field("sample_index", "i32", ("kMaxBatch",), doc="token whose logits are sampled", align=LINE),
             Field("sample_slot", "i32", ("kMaxBatch",), doc="row slot of each sample", align=LINE),
             Field(

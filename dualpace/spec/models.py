@@ -212,6 +212,12 @@ class TargetSection(Section):
     gpu: Text | None = Field(None, description="GPU by name, see `dualpace plan`.", examples=["h200"])
     cpu: bool = Field(False, description="Serve on the CPU engine.", examples=[True])
     count: Annotated[int, Field(gt=0, le=64)] = Field(1, description="Cards of one host.", examples=[1])
+    calibration: Text | None = Field(
+        None,
+        description="File of `dualpace calibrate`, by which `attention.route: auto` decides; relative to the spec. "
+        "What is known of the target if absent.",
+        examples=["h200.calibration.json"],
+    )
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         0.9, description="Share of the device's memory that the engine may use, a ratio.", examples=[0.9]
     )

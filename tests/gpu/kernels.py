@@ -1,10 +1,11 @@
 """The attention kernels of a layer, launched on a batch."""
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import torch
+
+from dualpace.plan.structs import Route
 
 from .batch import Batch
 
@@ -12,19 +13,12 @@ if TYPE_CHECKING:
     from dualpace.engine.device import Cubin
 
 MAX_SHARES = 1024  # kMaxShares of attention.cuh
+ROUTES = (Route.SPLIT, Route.WORKQUEUE, Route.FLASHINFER)
 
 
-class Route(IntEnum):
-    """What lists the tasks of a step and does them."""
-
-    SPLIT = 0
-    WORKQUEUE = 1
-    FLASHINFER = 2
-
-    @property
-    def kernel(self) -> str:
-        """What does the tasks."""
-        return "dp_attention_flashinfer" if self is Route.FLASHINFER else "dp_attention"
+def kernel_of(route: Route) -> str:
+    """What does the tasks of a route."""
+    return "dp_attention_flashinfer" if route is Route.FLASHINFER else "dp_attention"
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,7 @@ class Kernels:
 
     def first_tasks(self, tasks: torch.Tensor) -> list[list[int]]:
         """Of the first group, the first task of every slice of every token and the end: [tokens][slices + 1]."""
-        first = tasks[MAX_SHARES + 3 :][: self.batch.tokens * self.slices + 1].tolist()
+        first = tasks[MAX_SHARES + 4 :][: self.batch.tokens * self.slices + 1].tolist()
         return [first[token * self.slices :][: self.slices + 1] for token in range(self.batch.tokens)]
 
     def partials(self) -> Partials:
@@ -98,7 +92,8 @@ class Kernels:
     def list_tasks(self, tasks: torch.Tensor) -> None:
         """dp_attention_tasks."""
         grid = (len(self.batch.pools),)
-        self.cubin.launch("dp_attention_tasks", grid, self.batch.step, int(self.route), self.shares, tasks)
+        split, shares = self.batch.plan.attention.split_tokens, self.shares
+        self.cubin.launch("dp_attention_tasks", grid, self.batch.step, int(self.route), split, shares, shares, tasks)
 
     def attention(
         self, group: int, pool: torch.Tensor, tasks: torch.Tensor, partials: Partials, out: torch.Tensor | None

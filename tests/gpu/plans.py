@@ -4,8 +4,10 @@ from typing import Literal
 
 from dualpace.plan.plan import (
     Attention,
+    AttentionPolicy,
     FlashInferKernel,
     GroupPages,
+    KernelCost,
     LayerGroup,
     Memory,
     Model,
@@ -19,6 +21,9 @@ from dualpace.plan.plan import (
     Target,
     Weights,
 )
+
+# With these each route is the cheapest for some batches.
+COST = KernelCost(start=8e-6, key=1e-10, chain_key=2e-8, task=3e-7, partial=2e-9, merge=1e-7)
 
 
 def plan(
@@ -119,6 +124,7 @@ def plan(
         serving=Serving(
             host="127.0.0.1", port=8000, model_name=name, api_key_file="", max_body=1 << 20, drain=1.0, chat_template=""
         ),
+        policy=AttentionPolicy(source="nothing", measured=False, ctas=132, own=COST),
         parameters=0,
         weight_bytes=0,
         kv_bytes_per_token=0,

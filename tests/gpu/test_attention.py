@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from .batch import TOLERANCE, Batch, Row, batches, step_buffers
-from .kernels import Kernels, Route
+from .kernels import ROUTES, Kernels, Route
 
 pytestmark = pytest.mark.gpu
 
@@ -48,7 +48,7 @@ def test_append_writes_no_other_slot(kernels):
         assert torch.equal(bits(pool), bits(before))
 
 
-@pytest.fixture(params=Route, ids=[route.name.lower() for route in Route])
+@pytest.fixture(params=ROUTES, ids=[route.name.lower() for route in ROUTES])
 def route(request, plan):
     if request.param is Route.FLASHINFER and plan.attention.flashinfer == "none":
         pytest.skip("FlashInfer has no kernel for these heads, or its headers are missing")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
+from dualpace.plan.attention_cost import candidates, seen_keys
 from dualpace.plan.checkpoint import read_checkpoint
 from dualpace.plan.roofline import decode_attention, floor, parameters, prompt_attention
 from dualpace.plan.shape import complete, resolve_model
@@ -53,9 +54,8 @@ MEASURED_FLOORS = [
 
 
 def floor_of(deployment, rows, context):
-    return floor(
-        deployment.model, deployment.target, deployment.attention, deployment.schedule.prefill_chunk, rows, context
-    )
+    parts = (deployment.model, deployment.target, deployment.attention, deployment.policy)
+    return floor(*parts, deployment.schedule.prefill_chunk, rows, context)
 
 
 @pytest.mark.parametrize(("rows", "prompt", "generated", "milliseconds"), MEASURED_FLOORS)
@@ -135,7 +135,15 @@ def test_cards_share_weights_and_kv():
 
 @pytest.mark.parametrize(
     ("gpu", "asked", "route"),
-    [("h200", "auto", "workqueue"), ("h200", "flashinfer", "flashinfer"), (None, "auto", "host")],
+    [("h200", "workqueue", "workqueue"), ("h200", "flashinfer", "flashinfer"), (None, "auto", "host")],
 )
-def test_every_floor_has_a_route(gpu, asked, route):
+def test_every_floor_has_the_route_that_was_asked_for(gpu, asked, route):
     assert {floor.route for floor in plan(LLAMA_8B, gpu, attention__route=asked).floors} == {route}
+
+
+def test_auto_is_the_cheapest_route_of_each_floor():
+    deployment = plan(LLAMA_8B)
+    for point in deployment.floors:
+        seen = seen_keys(deployment.model.groups[0], point.rows, point.context)
+        choices = candidates(deployment.policy, seen, 8, deployment.attention.split_tokens)
+        assert point.route == min(choices, key=lambda choice: choice.seconds).route

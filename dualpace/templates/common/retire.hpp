@@ -18,6 +18,22 @@ DP_FN inline Finish finish_of(const Requests& requests, int32_t q, int32_t token
   return length >= requests.longest[q] ? Finish::kLength : Finish::kNone;
 }
 
+// The step's attention, in all layers of each group.
+DP_FN inline void count_attention(Counters& counters, const StepBuffers& b) {
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    const AttentionWork& work = b.attention[g];
+    const auto layers = static_cast<uint64_t>(cfg::kLayers[g]);
+    counters.attention_bytes += layers * work.bytes;
+    counters.attention_merge_bytes += layers * work.merge_bytes;
+    counters.attention_items += layers * work.items;
+    counters.attention_launches += layers * work.launches;
+    const auto route = static_cast<Route>(work.route);
+    counters.split_steps += route == Route::kSplit ? 1 : 0;
+    counters.workqueue_steps += route == Route::kWorkqueue ? 1 : 0;
+    counters.flashinfer_steps += route == Route::kFlashinfer ? 1 : 0;
+  }
+}
+
 template <class Team>
 DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
   Requests& requests = s.requests;
@@ -61,6 +77,7 @@ DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
       [&](int i) { return uint64_t{requests.finish[s.rows.request[b.sample_slot[i]]] != Finish::kNone ? 1u : 0u}; },
       Sum());
   if (team.leader()) {
+    if (rows > 0) count_attention(s.counters, b);
     s.counters.generated += static_cast<uint64_t>(samples) - failed;
     s.counters.nonfinite += failed;
     s.counters.failed += failed;

@@ -69,6 +69,13 @@ DP_FN inline void report(State& s, EngineStatus& status) {
   show(status.counters.evicted, s.counters.evicted);
   show(status.counters.exhausted, s.counters.exhausted);
   show(status.counters.epochs, s.counters.epochs);
+  show(status.counters.attention_bytes, s.counters.attention_bytes);
+  show(status.counters.attention_merge_bytes, s.counters.attention_merge_bytes);
+  show(status.counters.attention_items, s.counters.attention_items);
+  show(status.counters.attention_launches, s.counters.attention_launches);
+  show(status.counters.split_steps, s.counters.split_steps);
+  show(status.counters.workqueue_steps, s.counters.workqueue_steps);
+  show(status.counters.flashinfer_steps, s.counters.flashinfer_steps);
   show(status.heartbeat, ++s.heartbeat);
 }
 

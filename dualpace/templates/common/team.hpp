@@ -30,6 +30,11 @@ struct Least {
   DP_FN uint64_t operator()(uint64_t a, uint64_t b) const { return least(a, b); }
 };
 
+struct Most {
+  static constexpr uint64_t kEmpty = 0;
+  DP_FN uint64_t operator()(uint64_t a, uint64_t b) const { return most(a, b); }
+};
+
 // Floating-point sums run in this many lanes, whatever the team: lane l takes the items l, l + 256, ...
 constexpr int kLanes = 256;
 

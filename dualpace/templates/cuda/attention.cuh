@@ -1,5 +1,6 @@
 // The work of attention: what a task is, who does it, and where its result goes.
 #pragma once
+#include "common/attention_cost.hpp"
 #include "common/layout.hpp"
 #include "cuda/element.cuh"
 
@@ -34,9 +35,6 @@ struct AttentionTask {
   int32_t end;
 };
 
-// Workqueues end tasks at multiples of this many keys: what the warps of a CTA read at a time.
-constexpr int kTaskKeys = 64;
-
 // The list is cut into equal shares, a CTA each; more of them than any GPU runs at once.
 constexpr int kMaxShares = 1024;
 
@@ -48,7 +46,8 @@ static_assert(cfg::kSpareTasks >= kMaxShares, "every share may cut a task in two
 // [share[s], share[s + 1]), those of slice s of token t [first[p], first[p + 1]) with p = t * kSlices + s.
 struct AttentionTasks {
   int32_t count;
-  int32_t shares;
+  int32_t shares;             // for dp_attention; 0 in a step that goes the flashinfer route
+  int32_t flashinfer_shares;  // for dp_attention_flashinfer, likewise
   int32_t share[kMaxShares + 1];
   int32_t first[cfg::kMaxStepTokens * kSlices + 1];
   int32_t arrived[cfg::kMaxStepTokens * kSlices];  // tasks whose partial results are there; zero between layers

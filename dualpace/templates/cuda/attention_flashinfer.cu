@@ -245,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(Decode::kThreads)
   auto& shared = *reinterpret_cast<Shared*>(memory);
   const Results results = {tasks_of_group[group], partial, lse, out};
   wait_dependency();
-  for (int share = blockIdx.x; share < results.tasks.shares; share += gridDim.x) {
+  for (int share = blockIdx.x; share < results.tasks.flashinfer_shares; share += gridDim.x) {
     const int first = results.tasks.share[share], last = results.tasks.share[share + 1];
     for (int index = first; index < last; ++index) {
       const AttentionTask task = results.tasks.task[index];

@@ -1,6 +1,7 @@
 // The list builders: which keys of which token make a task, which tasks a share.
 #include "common/team.hpp"
 #include "cuda/attention.cuh"
+#include "cuda/kernel_costs.cuh"
 
 namespace dp {
 
@@ -15,24 +16,14 @@ __constant__ int64_t dp_attention_slices = kSlices;
 
 namespace {
 
-// FlashInfer's kernel takes the workqueue's list.
-enum class Route : int32_t { split, workqueue, flashinfer };
+__device__ SeenKeys seen_by(const StepBuffers& step, int group, int token) {
+  const int end = step.position[token] + 1, row = step.token_row[token];
+  return {cfg::kWindow[group] > 0 ? most(end - cfg::kWindow[group], 0) : 0, end,
+          step.query_begin[row + 1] - step.query_begin[row] > 1};
+}
 
-// The keys [begin, end) that a token sees.
-struct Keys {
-  int begin;
-  int end;
-
-  __device__ Keys(const StepBuffers& step, int group, int token) {
-    end = step.position[token] + 1;
-    begin = cfg::kWindow[group] > 0 ? most(end - cfg::kWindow[group], 0) : 0;
-  }
-  // Ranges of `size` keys, from multiples of it on, that hold some of these, and the first of them.
-  __device__ int ranges(int size) const { return (end + size - 1) / size - begin / size; }
-  __device__ int first_range(int size) const { return begin / size; }
-};
-
-__device__ AttentionTask task_of(const StepBuffers& step, const Keys& keys, int pair, int tasks, int begin, int end) {
+__device__ AttentionTask task_of(const StepBuffers& step, const SeenKeys& keys, int pair, int tasks, int begin,
+                                 int end) {
   const int token = pair / kSlices;
   return {token,
           step.row_slot[step.token_row[token]],
@@ -42,28 +33,19 @@ __device__ AttentionTask task_of(const StepBuffers& step, const Keys& keys, int 
           least(end, keys.end)};
 }
 
-// Splits of kSplitTokens keys, which make a row's result independent of its batch, unless the batch would need more
-// tasks than there is room for; then the size is doubled until it does not. The tokens of a prefill chunk fill the GPU
-// as they are and have one task each. Shares are equal numbers of tasks.
-__device__ void split(CtaTeam& team, const StepBuffers& step, int group, int shares, AttentionTasks& tasks) {
+// Splits of `size` keys, unless the batch would need more tasks than there is room for; then the size is doubled until
+// it does not. Shares are equal numbers of tasks. Returns the size.
+__device__ int split(CtaTeam& team, const StepBuffers& step, int group, int size, int shares, AttentionTasks& tasks) {
   const int pairs = static_cast<int>(step.tokens) * kSlices;
-  int size = cfg::kSplitTokens, count;
-  const auto ranges = [&](int token, const Keys& keys) {
-    const int row = step.token_row[token];
-    return step.query_begin[row + 1] - step.query_begin[row] == 1 ? keys.ranges(size) : 1;
-  };
+  int count;
   for (;; size *= 2) {
-    team.each(pairs, [&](int pair) {
-      const int token = pair / kSlices;
-      tasks.first[pair] = ranges(token, Keys(step, group, token));
-    });
+    team.each(pairs, [&](int pair) { tasks.first[pair] = seen_by(step, group, pair / kSlices).splits(size); });
     count = team.scan(tasks.first, pairs);
     if (count <= kMaxAttentionTasks) break;
   }
   team.each(pairs, [&](int pair) {
-    const int token = pair / kSlices;
-    const Keys keys(step, group, token);
-    const int splits = ranges(token, keys);
+    const SeenKeys keys = seen_by(step, group, pair / kSlices);
+    const int splits = keys.splits(size);
     for (int i = 0; i < splits; ++i) {
       const int begin = (keys.first_range(size) + i) * size;
       tasks.task[tasks.first[pair] + i] =
@@ -76,6 +58,7 @@ __device__ void split(CtaTeam& team, const StepBuffers& step, int group, int sha
     tasks.first[pairs] = tasks.share[shares] = tasks.count = count;
     tasks.shares = shares;
   }
+  return size;
 }
 
 // The keys of all slices of all tokens, one after the other in ranges of kTaskKeys, are cut into equal shares of whole
@@ -83,13 +66,13 @@ __device__ void split(CtaTeam& team, const StepBuffers& step, int group, int sha
 __device__ void workqueue(CtaTeam& team, const StepBuffers& step, int group, int shares, AttentionTasks& tasks) {
   const int tokens = static_cast<int>(step.tokens), pairs = tokens * kSlices;
   int32_t* start = tasks.arrived;  // ranges before each token
-  team.each(tokens, [&](int token) { start[token] = Keys(step, group, token).ranges(kTaskKeys) * kSlices; });
+  team.each(tokens, [&](int token) { start[token] = seen_by(step, group, token).ranges(kTaskKeys) * kSlices; });
   const int total = team.scan(start, tokens);
   const int share_size = most((total + shares - 1) / shares, 1);
   // Ranges [begin, end) of a pair among all.
   struct Span {
     int begin, end;
-    __device__ Span(const Keys& keys, int start, int slice) {
+    __device__ Span(const SeenKeys& keys, int start, int slice) {
       const int ranges = keys.ranges(kTaskKeys);
       begin = start + slice * ranges;
       end = begin + ranges;
@@ -98,13 +81,13 @@ __device__ void workqueue(CtaTeam& team, const StepBuffers& step, int group, int
   const auto count_of = [&](const Span& span) { return (span.end - 1) / share_size - span.begin / share_size + 1; };
   team.each(pairs, [&](int pair) {
     const int token = pair / kSlices;
-    const Span span(Keys(step, group, token), start[token], pair % kSlices);
+    const Span span(seen_by(step, group, token), start[token], pair % kSlices);
     tasks.first[pair] = count_of(span);
   });
   const int count = team.scan(tasks.first, pairs);
   team.each(pairs, [&](int pair) {
     const int token = pair / kSlices;
-    const Keys keys(step, group, token);
+    const SeenKeys keys = seen_by(step, group, token);
     const Span span(keys, start[token], pair % kSlices);
     const int shift = keys.first_range(kTaskKeys) - span.begin;
     int index = tasks.first[pair];
@@ -121,24 +104,52 @@ __device__ void workqueue(CtaTeam& team, const StepBuffers& step, int group, int
   }
 }
 
+// Partial results of the list: tasks that are not all of their slice.
+__device__ int64_t partials_of(CtaTeam& team, const AttentionTasks& tasks, int pairs) {
+  const uint64_t whole = team.reduce(
+      pairs, [&](int pair) { return uint64_t{tasks.first[pair + 1] - tasks.first[pair] == 1 ? 1u : 0u}; }, Sum());
+  return tasks.count - static_cast<int64_t>(whole);
+}
+
 }  // namespace
 
-// Fills the tasks of every group from the step's positions, by the Route `route`, for up to `shares` CTAs. Grid:
-// kGroups CTAs.
+// Fills the tasks of every group and the step's `attention` from its positions. `route` is a Route; Route::kAuto takes
+// the cheapest there is, split sizes among them. `split_tokens`: of the split route, if that is asked for.
+// `own_ctas`, `flashinfer_ctas`: CTAs that the GPU holds at once, of dp_attention and of dp_attention_flashinfer, 0 if
+// there is none; a list has no more shares than its kernel has CTAs. Grid: kGroups CTAs.
 extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
-    dp_attention_tasks(const StepBuffers* step, int route, int shares, AttentionTasks* tasks_of_group) {
+    dp_attention_tasks(StepBuffers* step, int route, int split_tokens, int own_ctas, int flashinfer_ctas,
+                       AttentionTasks* tasks_of_group) {
   __shared__ CtaTeam::Meeting meeting;
   CtaTeam team(meeting);
-  const int group = blockIdx.x;
+  const int group = blockIdx.x, tokens = static_cast<int>(step->tokens), pairs = tokens * kSlices;
   AttentionTasks& tasks = tasks_of_group[group];
-  shares = least(shares, kMaxShares);
-  if (static_cast<Route>(route) == Route::split) {
-    split(team, *step, group, shares, tasks);
+  const auto seen = [&](int token) { return seen_by(*step, group, token); };
+  const RouteCtas ctas = {least(own_ctas, kMaxShares), least(flashinfer_ctas, kMaxShares)};
+  const BatchKeys batch = batch_keys(team, tokens, kSlices, seen);
+  RouteChoice choice = {static_cast<Route>(route), split_tokens, 0};
+  if (choice.route == Route::kAuto) choice = cheapest_route(team, batch, ctas, kKernelCosts, seen);
+  if (choice.route == Route::kSplit) {
+    choice.split_tokens = split(team, *step, group, choice.split_tokens, ctas.own, tasks);
   } else {
-    workqueue(team, *step, group, shares, tasks);
+    choice.split_tokens = 0;
+    workqueue(team, *step, group, choice.route == Route::kFlashinfer ? ctas.flashinfer : ctas.own, tasks);
   }
   team.sync();
-  team.each(static_cast<int>(step->tokens) * kSlices, [&](int pair) { tasks.arrived[pair] = 0; });
+  team.each(pairs, [&](int pair) { tasks.arrived[pair] = 0; });
+  const bool flashinfer = choice.route == Route::kFlashinfer;
+  const int64_t partials = flashinfer ? tasks.count : partials_of(team, tasks, pairs);
+  if (team.leader()) {
+    tasks.flashinfer_shares = flashinfer ? tasks.shares : 0;
+    if (flashinfer) tasks.shares = 0;
+    constexpr uint64_t kKeyBytes = 2 * cfg::kHeadDim * cfg::kElementBytes;
+    step->attention[group] = {static_cast<uint32_t>(choice.route),
+                              static_cast<uint32_t>(choice.split_tokens),
+                              static_cast<uint32_t>(tasks.count),
+                              1,
+                              static_cast<uint64_t>(batch.keys) * kKeyBytes,
+                              static_cast<uint64_t>(partials) * 2 * (sizeof(PartialOut) + sizeof(PartialLse))};
+  }
 }
 
 }  // namespace dp

@@ -252,10 +252,22 @@ inline int list_tasks(const StepBuffers& step, int window, Task* tasks) {
   return count;
 }
 
-inline void attention(const StepBuffers& step, int group, const float* qkv, const Element* pool, Workspace& workspace,
+// What the tasks come to, for the step's counters.
+inline AttentionWork work_of(const Task* tasks, int count) {
+  AttentionWork work = {static_cast<uint32_t>(Route::kHost), cfg::kSplitTokens, static_cast<uint32_t>(count), 0, 0, 0};
+  for (int i = 0; i < count; ++i) {
+    work.bytes += uint64_t{2 * cfg::kKvHeads * cfg::kHeadDim * cfg::kElementBytes} *
+                  static_cast<uint64_t>(tasks[i].end - tasks[i].begin);
+    if (tasks[i].splits > 1) work.merge_bytes += 2 * sizeof(float) * cfg::kHeads * (cfg::kHeadDim + 1);
+  }
+  return work;
+}
+
+inline void attention(StepBuffers& step, int group, const float* qkv, const Element* pool, Workspace& workspace,
                       float* out) {
   const int window = cfg::kWindow[group];
   const int tasks = list_tasks(step, window, workspace.tasks);
+  step.attention[group] = work_of(workspace.tasks, tasks);
   bool split = false;
   for (int i = 0; i < tasks; ++i) split |= workspace.tasks[i].splits > 1;
 #pragma omp parallel

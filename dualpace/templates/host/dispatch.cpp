@@ -78,8 +78,7 @@ void dp_rope_append(const StepBuffers* step, int group, const float* angles, con
   active->kernels->rope_append(step->slot[group], angles, q_norm, k_norm, qkv, pool, static_cast<int>(step->tokens));
 }
 
-void dp_attention(const StepBuffers* step, int group, const float* qkv, const void* pool, Workspace* workspace,
-                  float* out) {
+void dp_attention(StepBuffers* step, int group, const float* qkv, const void* pool, Workspace* workspace, float* out) {
   active->kernels->attention(*step, group, qkv, pool, *workspace, out);
 }
 

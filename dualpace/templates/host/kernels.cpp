@@ -23,7 +23,7 @@ extern const Kernels kernels = {
            int tokens) {
           rope_append(slot, angles, elements(q_norm), elements(k_norm), qkv, static_cast<Element*>(pool), tokens);
         },
-    .attention = [](const StepBuffers& step, int group, const float* qkv, const void* pool, Workspace& workspace,
+    .attention = [](StepBuffers& step, int group, const float* qkv, const void* pool, Workspace& workspace,
                     float* out) { attention(step, group, qkv, elements(pool), workspace, out); },
     .gate = gate,
     .gather = gather,

@@ -13,8 +13,7 @@ struct Kernels {
   void (*rope_angles)(const int32_t* position, const float* frequencies, float factor, float* angles, int tokens);
   void (*rope_append)(const int32_t* slot, const float* angles, const void* q_norm, const void* k_norm, float* qkv,
                       void* pool, int tokens);
-  void (*attention)(const StepBuffers& step, int group, const float* qkv, const void* pool, Workspace& workspace,
-                    float* out);
+  void (*attention)(StepBuffers& step, int group, const float* qkv, const void* pool, Workspace& workspace, float* out);
   void (*gate)(const float* gate_up, float* act, int tokens);
   void (*gather)(const float* x, const int32_t* index, float* last, int samples);
 };

@@ -41,6 +41,7 @@ constexpr Activation kActivation = Activation::silu;
 // Layer groups: layers that share a block table. A window of 0 is full attention.
 constexpr int kGroups = 1;
 DP_TABLE constexpr int kWindow[kGroups] = {0};  // model.shape.sliding_window
+DP_TABLE constexpr int kLayers[kGroups] = {32};
 
 // Paging. A block is one page in one layer: K then V, each [kv head][token][head_dim].
 constexpr int kPageSize = 16;  // attention.page_size

@@ -41,6 +41,7 @@ constexpr Activation kActivation = Activation::gelu_tanh;
 // Layer groups: layers that share a block table. A window of 0 is full attention.
 constexpr int kGroups = 2;
 DP_TABLE constexpr int kWindow[kGroups] = {0, 512};  // model.shape.sliding_window
+DP_TABLE constexpr int kLayers[kGroups] = {3, 15};
 
 // Paging. A block is one page in one layer: K then V, each [kv head][token][head_dim].
 constexpr int kPageSize = 16;  // attention.page_size

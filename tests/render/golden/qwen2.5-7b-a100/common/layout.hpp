@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x7decfdfb4130ae91;
+constexpr uint64_t kLayoutHash = 0x2ecdd77df3f20873;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -18,6 +18,8 @@ constexpr int kMaxTopLogprobs = 20;
 enum class Finish : uint32_t { kNone = 0, kStop = 1, kLength = 2, kAbort = 3, kError = 4, kEngineGone = 5 };
 
 enum class StepKind : uint32_t { kIdle = 0, kDecode = 1, kMixed = 2 };
+
+enum class Route : uint32_t { kAuto = 0, kSplit = 1, kWorkqueue = 2, kFlashinfer = 3, kHost = 4 };
 
 enum class RecordType : uint32_t { kSubmit = 1, kAbort = 2, kFinish = 3 };
 
@@ -136,6 +138,13 @@ struct alignas(8) Counters {
   uint64_t evicted;  // cached pages given to others
   uint64_t exhausted;  // steps in which a request waited for pages
   uint64_t epochs;  // claims and ends of claims of a ring
+  uint64_t attention_bytes;  // of KV that decode attention read, in all layers
+  uint64_t attention_merge_bytes;  // of partial results that it wrote and read again
+  uint64_t attention_items;  // its tasks, in all layers
+  uint64_t attention_launches;  // of its kernels, in all layers; those of routes not taken apart
+  uint64_t split_steps;  // layer groups in a step that went the split route
+  uint64_t workqueue_steps;  // likewise, the workqueue route
+  uint64_t flashinfer_steps;  // likewise, the flashinfer route
 };
 static_assert(offsetof(Counters, accepted) == 0);
 static_assert(offsetof(Counters, finished) == 8);
@@ -150,7 +159,31 @@ static_assert(offsetof(Counters, reused) == 72);
 static_assert(offsetof(Counters, evicted) == 80);
 static_assert(offsetof(Counters, exhausted) == 88);
 static_assert(offsetof(Counters, epochs) == 96);
-static_assert(sizeof(Counters) == 104);
+static_assert(offsetof(Counters, attention_bytes) == 104);
+static_assert(offsetof(Counters, attention_merge_bytes) == 112);
+static_assert(offsetof(Counters, attention_items) == 120);
+static_assert(offsetof(Counters, attention_launches) == 128);
+static_assert(offsetof(Counters, split_steps) == 136);
+static_assert(offsetof(Counters, workqueue_steps) == 144);
+static_assert(offsetof(Counters, flashinfer_steps) == 152);
+static_assert(sizeof(Counters) == 160);
+
+// What decode attention of a layer group does in a step, in each of its layers.
+struct alignas(8) AttentionWork {
+  uint32_t route;  // Route
+  uint32_t split_tokens;  // keys of a split; 0 where nothing is split alike
+  uint32_t items;  // tasks
+  uint32_t launches;  // kernels that work
+  uint64_t bytes;  // of KV read
+  uint64_t merge_bytes;  // of partial results written and read
+};
+static_assert(offsetof(AttentionWork, route) == 0);
+static_assert(offsetof(AttentionWork, split_tokens) == 4);
+static_assert(offsetof(AttentionWork, items) == 8);
+static_assert(offsetof(AttentionWork, launches) == 12);
+static_assert(offsetof(AttentionWork, bytes) == 16);
+static_assert(offsetof(AttentionWork, merge_bytes) == 24);
+static_assert(sizeof(AttentionWork) == 32);
 
 // What an engine says of itself; it alone writes it. Pages are those of the scarcest layer group.
 struct alignas(64) EngineStatus {
@@ -166,7 +199,7 @@ struct alignas(64) EngineStatus {
   uint32_t total_pages;
   uint32_t epoch;  // of the engine: one more than of the engine before it
   Counters counters;
-  uint8_t pad_160[32];
+  uint8_t pad_216[40];
 };
 static_assert(offsetof(EngineStatus, heartbeat) == 0);
 static_assert(offsetof(EngineStatus, steps) == 8);
@@ -180,7 +213,7 @@ static_assert(offsetof(EngineStatus, cached_pages) == 44);
 static_assert(offsetof(EngineStatus, total_pages) == 48);
 static_assert(offsetof(EngineStatus, epoch) == 52);
 static_assert(offsetof(EngineStatus, counters) == 56);
-static_assert(sizeof(EngineStatus) == 192);
+static_assert(sizeof(EngineStatus) == 256);
 
 // Indices of a ring's three queues. Each counts records read, modulo 2^32, from 0 in every epoch.
 struct alignas(64) RingControl {
@@ -239,8 +272,8 @@ struct alignas(64) RingMemory {
 };
 static_assert(offsetof(RingMemory, header) == 0);
 static_assert(offsetof(RingMemory, status) == 64);
-static_assert(offsetof(RingMemory, rings) == 256);
-static_assert(sizeof(RingMemory) == 1573312);
+static_assert(offsetof(RingMemory, rings) == 320);
+static_assert(sizeof(RingMemory) == 1573376);
 
 // One step's inputs, its block tables and what was sampled. Row: of the batch; row slot: of the tables.
 struct alignas(64) StepBuffers {
@@ -260,6 +293,8 @@ struct alignas(64) StepBuffers {
   uint8_t pad_35908[60];
   int32_t context[cfg::kMaxBatch];  // KV length of each row after the step
   int32_t table[cfg::kGroups][cfg::kMaxBatch][cfg::kPagesPerRow];  // pages by row slot and position / kPageSize; -1: none
+  AttentionWork attention[cfg::kGroups];  // by attention, which reads its route there
+  uint8_t pad_1085088[32];
   int32_t sample_index[cfg::kMaxBatch];  // token whose logits are sampled
   int32_t sample_slot[cfg::kMaxBatch];  // row slot of each sample
   int32_t sampled[cfg::kMaxBatch];  // by the sampler: the token, -1 for logits with a NaN
@@ -280,12 +315,13 @@ static_assert(offsetof(StepBuffers, row_slot) == 34880);
 static_assert(offsetof(StepBuffers, query_begin) == 35392);
 static_assert(offsetof(StepBuffers, context) == 35968);
 static_assert(offsetof(StepBuffers, table) == 36480);
-static_assert(offsetof(StepBuffers, sample_index) == 1085056);
-static_assert(offsetof(StepBuffers, sample_slot) == 1085568);
-static_assert(offsetof(StepBuffers, sampled) == 1086080);
-static_assert(offsetof(StepBuffers, logprob) == 1086592);
-static_assert(offsetof(StepBuffers, top) == 1087104);
-static_assert(sizeof(StepBuffers) == 1107584);
+static_assert(offsetof(StepBuffers, attention) == 1085056);
+static_assert(offsetof(StepBuffers, sample_index) == 1085120);
+static_assert(offsetof(StepBuffers, sample_slot) == 1085632);
+static_assert(offsetof(StepBuffers, sampled) == 1086144);
+static_assert(offsetof(StepBuffers, logprob) == 1086656);
+static_assert(offsetof(StepBuffers, top) == 1087168);
+static_assert(sizeof(StepBuffers) == 1107648);
 
 // What the host leaves with the device, so that it launches steps by itself.
 struct alignas(64) Drive {
