@@ -31,16 +31,17 @@ def short(name: str) -> str:
     return name.removeprefix("void ").partition("(")[0].partition("<")[0][-48:]
 
 
-def steps(engine: GpuEngine, rows: int) -> tuple[dict[str, list[float]], float, float]:
+def steps(engine: GpuEngine, ring: FrontendRing) -> tuple[dict[str, list[float]], float, float]:
     """Microseconds of each kernel by name, and for one step those in kernels and from its begin to its end."""
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         for _ in range(STEPS):
             assert engine.advance() is StepKind.DECODE
+            ring.wait(0)
     kernels = sorted(
         ((e.time_range.start, e.time_range.end, short(e.name)) for e in recorded.events() if e.device_index >= 0),
         key=lambda kernel: kernel[0],
     )
-    kernels = [kernel for kernel in kernels if "Mem" not in kernel[2]]
+    kernels = [kernel for kernel in kernels if not kernel[2].startswith(("cu", "Mem", "mem")) or "::" in kernel[2]]
     by_name: dict[str, list[float]] = defaultdict(list)
     for begin, end, name in kernels:
         by_name[name].append(end - begin)
@@ -79,7 +80,7 @@ def main() -> None:
                 while ring.status().running < rows or engine.advance() is not StepKind.DECODE:
                     engine.advance()
                     ring.wait(0)
-                by_name, inside, span = steps(engine, rows)
+                by_name, inside, span = steps(engine, ring)
                 print(f"{rows} rows of {arguments.context}: {span:.0f} us, {inside:.0f} in kernels")
                 for name, times in sorted(by_name.items(), key=lambda each: -sum(each[1])):
                     share = sum(times) / STEPS

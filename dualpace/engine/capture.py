@@ -5,6 +5,7 @@ of its rows, those that the batch leaves unused included. Activations have the m
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import torch
 
@@ -16,6 +17,9 @@ from dualpace.plan.rope import inverse_frequencies
 from dualpace.plan.structs import Route
 
 FLASHINFER_KERNEL = "dp_attention_flashinfer"
+# What a thread of the kernels over vectors moves, and how many of them a CTA of theirs has.
+VECTOR_BYTES = 16
+VECTOR_THREADS = 256
 
 Launch = Callable[[Program], None]
 
@@ -98,12 +102,19 @@ class DeviceExecutor:
         """Rows of the buffer that `program` may use."""
         return program.tokens if self._leading[name] == "T" else program.rows
 
-    def _each_token(self, kernel: str, *arguments: Argument, overlap: bool = True) -> Launch:
+    def _each_token(self, kernel: str, *arguments: Argument) -> Launch:
         """A launch of a CTA a token."""
-        return lambda program: self._cubin.launch(kernel, (program.tokens,), self._step, *arguments, overlap=overlap)
+        return lambda program: self._cubin.launch(kernel, (program.tokens,), self._step, *arguments, overlap=True)
+
+    def _each_vector(self, kernel: str, output: str, width: int, *arguments: Argument) -> Launch:
+        """A launch of a thread for each 16 bytes of rows of `width` elements, as many as those of `output`."""
+        ctas = -(-width * self._plan.model.element_bytes // (VECTOR_BYTES * VECTOR_THREADS))
+        rows = partial(self._rows, output)
+        return lambda program: self._cubin.launch(kernel, (ctas * rows(program),), self._step, *arguments, overlap=True)
 
     def _embed(self, op: Op) -> Launch:
-        return self._each_token("dp_embed", self._weights[op.weights[0]], self.buffers[op.outputs[0]])
+        width, operands = self._plan.model.hidden, (self._weights[op.weights[0]], self.buffers[op.outputs[0]])
+        return self._each_vector("dp_embed", op.outputs[0], width, *operands)
 
     def _norm(self, op: Op) -> Launch:
         x, y = self.buffers[op.inputs[0]], self.buffers[op.outputs[0]]
@@ -159,11 +170,12 @@ class DeviceExecutor:
         return launch
 
     def _gate(self, op: Op) -> Launch:
-        return self._each_token("dp_gate", self.buffers[op.inputs[0]], self.buffers[op.outputs[0]])
+        gate_up, act = self.buffers[op.inputs[0]], self.buffers[op.outputs[0]]
+        return self._each_vector("dp_gate", op.outputs[0], self._plan.model.intermediate, gate_up, act)
 
     def _gather(self, op: Op) -> Launch:
         x, last = self.buffers[op.inputs[0]], self.buffers[op.outputs[0]]
-        return lambda program: self._cubin.launch("dp_gather", (program.rows,), self._step, x, last, overlap=True)
+        return self._each_vector("dp_gather", op.outputs[0], self._plan.model.hidden, x, last)
 
     def _sample(self, op: Op) -> Launch:
         logits = self.buffers[op.inputs[0]]

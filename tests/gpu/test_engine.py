@@ -13,6 +13,7 @@ from dualpace.engine.memory import RingMemory
 from dualpace.engine.ring import FrontendRing, SamplingParams, TokenEvent
 from dualpace.model.weights import load
 from dualpace.plan.structs import Finish, StepKind
+from tests.engine.models import CONTEXT
 from tests.engine.rows import reference_logits
 
 from .conftest import compile_engine, compile_ring
@@ -88,7 +89,8 @@ def test_tokens_are_the_models_under_preemption_reuse_and_aborts(served, engine)
     requests = {}
     for tag in range(REQUESTS):
         prompt = shared[: dice.choice((0, 50, 100))] + dice.choices(range(VOCABULARY), k=dice.randrange(1, 150))
-        requests[tag] = prompt, SamplingParams(max_tokens=dice.randrange(1, 300), temperature=0.0)
+        most = min(300, CONTEXT - len(prompt))
+        requests[tag] = prompt, SamplingParams(max_tokens=dice.randrange(1, most), temperature=0.0)
     aborted = {tag for tag in requests if tag % 7 == 3 and requests[tag][1].max_tokens > 50}
     events = serve(gpu, frontend, driver, requests, aborted)
     for tag, (prompt, params) in requests.items():
