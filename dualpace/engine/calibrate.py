@@ -54,15 +54,6 @@ def graph_seconds(body: Callable[[], None], repeats: int = REPEATS) -> float:
     return statistics.median(times[3:])
 
 
-class Timing(NamedTuple):
-    """Seconds of a layer's attention, and of the list of tasks that all layers of a step share."""
-
-    route: Route
-    split_tokens: int
-    layer: float
-    list: float
-
-
 class Layer:
     """One layer of a plan on this GPU: random KV, and the kernels that attend to it.
 
@@ -119,19 +110,25 @@ class Layer:
             np.ctypeslib.as_array(getattr(step, name))[: len(values)] = values
         return torch.frombuffer(bytearray(step), dtype=torch.uint8).cuda()
 
-    def time(self, step: torch.Tensor, contexts: Sequence[int], route: Route, split_tokens: int = 0) -> Timing:
-        """`step`, that of rows with these contexts, by `route`; Route.AUTO leaves the choice to the device."""
-        arguments = (int(route), split_tokens, self.ctas, self.flashinfer_ctas, self._tasks)
+    def seconds(self, step: torch.Tensor, contexts: Sequence[int], route: Route, split_tokens: int = 0) -> float:
+        """A layer of `step`, that of rows with these contexts, by `route`, which Route.AUTO leaves to the device."""
+        self.list_tasks(step, route, split_tokens)
+        taken, pools = Route(self.work(step).route), self._pools(contexts)
+        return graph_seconds(lambda: self._attend(step, contexts, taken, pools)) / len(pools)
 
-        def list_tasks() -> None:
+    def list_seconds(self, step: torch.Tensor, route: Route, split_tokens: int = 0) -> float:
+        """The list of tasks that all layers of `step` share."""
+
+        def lists() -> None:
             for _ in range(LISTS):
-                self.cubin.launch("dp_attention_tasks", (1,), step, *arguments)
+                self.list_tasks(step, route, split_tokens)
 
-        list_seconds = graph_seconds(list_tasks) / LISTS
-        work = self.work(step)
-        pools = self._pools(contexts)
-        layers = graph_seconds(lambda: self._attend(step, contexts, Route(work.route), pools))
-        return Timing(Route(work.route), work.split_tokens, layers / len(pools), list_seconds)
+        return graph_seconds(lists) / LISTS
+
+    def list_tasks(self, step: torch.Tensor, route: Route, split_tokens: int = 0) -> None:
+        """dp_attention_tasks of the first layer group."""
+        arguments = (int(route), split_tokens, self.ctas, self.flashinfer_ctas, self._tasks)
+        self.cubin.launch("dp_attention_tasks", (1,), step, *arguments)
 
     def work(self, step: torch.Tensor) -> Any:
         """The AttentionWork that a list of tasks left in `step`."""
@@ -183,20 +180,20 @@ class Sample(NamedTuple):
 
 
 def samples(layer: Layer, contexts: Iterable[Sequence[int]]) -> Iterator[Sample]:
-    """Every route and every split size over every one of the batches that the layer holds."""
+    """Every route, and every second split size, over every one of the batches that the layer holds."""
     model, base = layer.plan.model, layer.plan.attention.split_tokens
     count, window = slices(model), model.groups[0].window
     for rows in filter(layer.holds, contexts):
         step = layer.step(rows)
         seen = [SeenKeys(max(context - window, 0) if window else 0, context) for context in rows]
-        sizes = split_sizes(base, max(keys.end - keys.begin for keys in seen))
+        sizes = split_sizes(base, max(keys.end - keys.begin for keys in seen))[::2]
         for route in layer.routes:
             flashinfer = route == Route.FLASHINFER
             ctas = layer.flashinfer_ctas if flashinfer else layer.ctas
             for size in sizes if route == Route.SPLIT else [0]:
                 queue = workqueue_work(seen, count, ctas, all_partial=flashinfer)
                 work = split_work(seen, count, size, ctas) if size else queue
-                seconds = layer.time(step, rows, route, size).layer
+                seconds = layer.seconds(step, rows, route, size)
                 yield Sample(rows, route, size, Measured(work, seconds))
 
 
