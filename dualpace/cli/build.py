@@ -69,12 +69,13 @@ def build_plan(spec: Path, plan: Plan, output: Path | None, store: Path | None) 
         with report_to(sys.stderr) as progress:
             manifest = build_bundle(plan, output, Store(root.absolute()), progress)
     except BuildError as error:
-        _fail_build(spec, error)
+        fail_build(spec, error)
     show(f"{output} is built, digest {manifest.digest[:16]}, {time.monotonic() - start:.1f} s\n", sys.stderr)
     return output, manifest
 
 
-def _fail_build(spec: Path, error: BuildError) -> NoReturn:
+def fail_build(spec: Path, error: BuildError) -> NoReturn:
+    """End the command with `error`, at the place in the spec that it is about."""
     from dualpace.spec.compose import read_document
 
     if error.output:

@@ -11,6 +11,7 @@ import typer
 
 from dualpace import __version__
 from dualpace.cli.build import build, render
+from dualpace.cli.calibrate import calibrate
 from dualpace.cli.lint import lint
 from dualpace.cli.plan import plan
 from dualpace.cli.rules import rules
@@ -59,5 +60,5 @@ def _options(
     """Compile a YAML deployment spec into an LLM serving appliance."""
 
 
-for command in (lint, rules, schema, plan, render, build, serve, generate):
+for command in (lint, rules, schema, plan, render, build, calibrate, serve, generate):
     app.command()(command)

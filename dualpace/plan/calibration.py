@@ -7,8 +7,9 @@ import math
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from dualpace.frozen import Frozen
 from dualpace.plan.error import PlanError
@@ -49,7 +50,7 @@ class Calibration(Frozen):
     target: str
     read_bandwidth: float
     machine: dict[str, str]
-    layers: tuple[CalibratedLayer, ...]
+    layers: Annotated[tuple[CalibratedLayer, ...], Field(min_length=1)]
 
 
 def resolve_policy(file: Path | None, model: Model, target: Target) -> AttentionPolicy:
