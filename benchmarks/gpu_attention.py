@@ -111,8 +111,8 @@ class Case:
             "floor_s": self.kv_bytes / READ_BANDWIDTH,
             "attention_s": graph_seconds(attend) / len(self.pools),
             "list_s": graph_seconds(list_tasks) / 8,
-            "tasks": int(tasks[0]),
-            "shares": int(tasks[1]),
+            "tasks": int(tasks[0]) * kernels.slices,
+            "shares": int(tasks[1]) * kernels.slices,
             "worst_relative_error": error.max().item(),
         }
 

@@ -163,9 +163,9 @@ class DeviceExecutor:
         def launch(program: Program) -> None:
             # The kernel of the route that a step does not go finds no work.
             if self._route != Route.FLASHINFER:
-                self._cubin.launch("dp_attention", (self._ctas,), *operands)
+                self._cubin.launch("dp_attention", (self._ctas,), *operands, overlap=True)
             if self._route in (Route.AUTO, Route.FLASHINFER) and self._flashinfer_ctas:
-                self._cubin.launch(FLASHINFER_KERNEL, (self._flashinfer_ctas,), *operands)
+                self._cubin.launch(FLASHINFER_KERNEL, (self._flashinfer_ctas,), *operands, overlap=True)
 
         return launch
 

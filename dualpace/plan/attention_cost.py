@@ -65,21 +65,21 @@ def slice_heads(model: Model) -> int:
 
 
 def workqueue_work(seen: Sequence[SeenKeys], slices: int, ctas: int, all_partial: bool = False) -> RouteWork:
-    """All keys in shares of equal length, for `ctas` CTAs.
+    """All keys of each slice in shares of equal length, for `ctas` CTAs.
 
     What a share cuts in two is merged, or with `all_partial`, as FlashInfer's kernel leaves them, every task.
     """
-    ranges = slices * sum(keys.ranges(TASK_KEYS) for keys in seen)
-    share = max(_parts(ranges, ctas), 1)
+    ranges, tokens = sum(keys.ranges(TASK_KEYS) for keys in seen), len(seen)
+    share = max(_parts(ranges, _slice_shares(slices, ctas)), 1)
     shares = _parts(ranges, share)
-    cuts, pairs = max(shares - 1, 0), len(seen) * slices
-    tasks = _parts(pairs + cuts, max(shares, 1))
+    cuts = max(shares - 1, 0)
+    tasks = _parts(tokens + cuts, max(shares, 1))
     depth = min(_parts(_parts(_longest(seen), TASK_KEYS), share) + 1, shares)
     return RouteWork(
         keys=_keys(seen, slices),
         chain=share * TASK_KEYS,
         tasks=tasks,
-        partials=cuts + (pairs if all_partial else min(cuts, pairs)),
+        partials=slices * (cuts + (tokens if all_partial else min(cuts, tokens))),
         depth=depth if depth > 1 or all_partial else 0,
     )
 
@@ -87,11 +87,16 @@ def workqueue_work(seen: Sequence[SeenKeys], slices: int, ctas: int, all_partial
 def split_work(seen: Sequence[SeenKeys], slices: int, size: int, ctas: int) -> RouteWork:
     """Splits of `size` keys. The CTA that reads most is taken to have splits as long as there are any."""
     splits = [keys.ranges(size) for keys in seen]
-    tasks = _parts(slices * sum(splits), ctas)
+    tasks = _parts(sum(splits), _slice_shares(slices, ctas))
     longest = _longest(seen)
     partials = slices * (sum(splits) - splits.count(1))
     depth = _parts(longest, size)
     return RouteWork(_keys(seen, slices), tasks * min(size, longest), tasks, partials, depth if depth > 1 else 0)
+
+
+def _slice_shares(slices: int, ctas: int) -> int:
+    """Shares of one slice, all of which are cut alike."""
+    return max(ctas // slices, 1)
 
 
 def _parts(count: int, size: int) -> int:

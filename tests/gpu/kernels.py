@@ -1,6 +1,7 @@
 """The attention kernels of a layer, launched on a batch."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +13,6 @@ from .batch import Batch
 if TYPE_CHECKING:
     from dualpace.engine.device import Cubin
 
-MAX_SHARES = 1024  # kMaxShares of attention.cuh
 ROUTES = (Route.SPLIT, Route.WORKQUEUE, Route.FLASHINFER)
 
 
@@ -65,10 +65,13 @@ class Kernels:
         self.list_tasks(tasks)
         return tasks
 
-    def first_tasks(self, tasks: torch.Tensor) -> list[list[int]]:
-        """Of the first group, the first task of every slice of every token and the end: [tokens][slices + 1]."""
-        first = tasks[MAX_SHARES + 4 :][: self.batch.tokens * self.slices + 1].tolist()
-        return [first[token * self.slices :][: self.slices + 1] for token in range(self.batch.tokens)]
+    def task_ranges(self, tasks: torch.Tensor) -> list[list[range]]:
+        """The first group's tasks of every slice of every token: [tokens][slices]."""
+        count, _, _, *first = tasks[: 4 + self.batch.tokens].tolist()
+        return [
+            [range(piece * count + begin, piece * count + end) for piece in range(self.slices)]
+            for begin, end in pairwise(first)
+        ]
 
     def partials(self) -> Partials:
         """Room for the partial results of any step."""
@@ -100,7 +103,7 @@ class Kernels:
     ) -> None:
         """The route's kernel over `pool`."""
         operands = (self.batch.qkv, pool, partials.out, partials.lse, out)
-        self.cubin.launch(self.route.kernel, (self.ctas,), self.batch.step, group, tasks, *operands)
+        self.cubin.launch(kernel_of(self.route), (self.ctas,), self.batch.step, group, tasks, *operands)
 
     def merge(self, group: int, tasks: torch.Tensor, partials: Partials, out: torch.Tensor) -> None:
         """dp_attention_merge."""

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -88,12 +89,12 @@ def test_tasks_serve_every_layer_of_their_group(plan, cubin, route):
 def test_merge_takes_partial_results_from_any_producer(plan, cubin, route):
     kernels = Kernels(cubin, Batch(plan, batches(plan)["edges"]), route=route)
     ratio, tasks, partials = plan.model.gqa_ratio, kernels.tasks(), kernels.partials()
-    first = kernels.first_tasks(tasks)
-    count = first[-1][-1]
+    ranges = kernels.task_ranges(tasks)
+    count = ranges[-1][-1].stop
     partials.out[:count] = torch.randn_like(partials.out[:count])
     partials.lse[:count] = 20 * torch.randn_like(partials.lse[:count])
     # No key seen by any task of token 0, nor by the first of each slice of token 1.
-    unseen = [*range(first[0][-1]), *(begin for begin in first[1][:-1])]
+    unseen = [*chain(*ranges[0]), *(mine.start for mine in ranges[1])]
     partials.lse[unseen], partials.out[unseen] = -torch.inf, torch.nan
     out = kernels.batch.poisoned()
     kernels.merge(0, tasks, partials, out)
@@ -101,12 +102,12 @@ def test_merge_takes_partial_results_from_any_producer(plan, cubin, route):
     group_slices = kernels.slices // plan.model.kv_heads
     for token in range(1, kernels.batch.tokens):
         for piece in range(kernels.slices):
-            mine = slice(first[token][piece] + (token == 1), first[token][piece + 1])
+            mine = list(ranges[token][piece])[token == 1 :]
             begin = piece // group_slices * ratio + piece % group_slices * kernels.slice_heads
             heads = min(kernels.slice_heads, ratio - piece % group_slices * kernels.slice_heads)
             weights = partials.lse[mine, :heads].double().softmax(0)
             expected = (weights[:, :, None] * partials.out[mine, :heads].double()).sum(0)
-            if mine.stop > mine.start:
+            if mine:
                 assert worst_error(out[token, begin : begin + heads], expected) < TOLERANCE[plan.model.dtype]
 
 

@@ -76,16 +76,19 @@ DP_FN inline float route_seconds(const KernelCost& cost, const RouteWork& work) 
 
 DP_FN inline int64_t shared_out(int64_t n, int64_t parts) { return (n + parts - 1) / parts; }
 
-// Every share but the first may cut a task in two; what it cuts is merged, or with `all_partial` every task.
+// Shares of one slice, all of which are cut alike.
+DP_FN inline int64_t slice_shares(const BatchKeys& batch, int ctas) { return most(ctas / batch.slices, 1); }
+
+// Every share of a slice but the first may cut a task in two; what it cuts is merged, or with `all_partial` every task.
 DP_FN inline RouteWork workqueue_work(const BatchKeys& batch, int ctas, bool all_partial) {
-  const int64_t pairs = int64_t{batch.tokens} * batch.slices;
-  const int64_t share = most(shared_out(batch.ranges, ctas), int64_t{1});
-  const int64_t shares = shared_out(batch.ranges, share), cuts = most(shares - 1, int64_t{0});
+  const int64_t tokens = batch.tokens, ranges = batch.ranges / batch.slices;
+  const int64_t share = most(shared_out(ranges, slice_shares(batch, ctas)), int64_t{1});
+  const int64_t shares = shared_out(ranges, share), cuts = most(shares - 1, int64_t{0});
   const int64_t depth = least(shared_out(shared_out(batch.most, kTaskKeys), share) + 1, shares);
   return {.keys = static_cast<float>(batch.keys),
           .chain = static_cast<float>(share * kTaskKeys),
-          .tasks = static_cast<float>(shared_out(pairs + cuts, most(shares, int64_t{1}))),
-          .partials = static_cast<float>(cuts + (all_partial ? pairs : least(cuts, pairs))),
+          .tasks = static_cast<float>(shared_out(tokens + cuts, most(shares, int64_t{1}))),
+          .partials = static_cast<float>(batch.slices * (cuts + (all_partial ? tokens : least(cuts, tokens)))),
           .depth = static_cast<float>(depth > 1 || all_partial ? depth : 0)};
 }
 
@@ -96,7 +99,7 @@ DP_FN RouteWork split_work(Team& team, const BatchKeys& batch, int size, int cta
       team.reduce(batch.tokens, [&](int t) { return static_cast<uint64_t>(seen_by(t).splits(size)); }, Sum()));
   const auto whole = static_cast<int64_t>(
       team.reduce(batch.tokens, [&](int t) { return uint64_t{seen_by(t).splits(size) == 1 ? 1u : 0u}; }, Sum()));
-  const int64_t tasks = shared_out(splits * batch.slices, ctas), depth = shared_out(batch.most, size);
+  const int64_t tasks = shared_out(splits, slice_shares(batch, ctas)), depth = shared_out(batch.most, size);
   return {.keys = static_cast<float>(batch.keys),
           .chain = static_cast<float>(tasks * least(size, batch.most)),
           .tasks = static_cast<float>(tasks),

@@ -11,6 +11,22 @@ namespace {
 constexpr int kMergeThreads = 256;
 using MergeExchange = Exchange<kMergeThreads / 32>;
 
+// What a CTA asks the L2 for while the kernel before this one ends: half of what its copies will have on their way.
+constexpr int kPrefetchRows = (64 << 10) / (2 * cfg::kHeadDim * cfg::kElementBytes);
+constexpr int kPrefetchPart = least(cfg::kPageSize, 16);
+
+// Asks for the first keys and values of a task. They may not be written yet: what is read later is not this.
+__device__ void prefetch_first(const AttentionTask& task, const int32_t* tables, const Element* pool) {
+  const int offset = static_cast<int>(threadIdx.x) * kPrefetchPart;
+  const int key = task.begin / kPrefetchPart * kPrefetchPart + offset;
+  if (offset >= kPrefetchRows || key >= task.end) return;
+  const int page = tables[task.row_slot * cfg::kPagesPerRow + key / cfg::kPageSize];
+  const Element* from = pool + key_offset(page, kv_head_of(task.slice), key % cfg::kPageSize);
+  constexpr int kBytes = kPrefetchPart * cfg::kHeadDim * cfg::kElementBytes;
+  prefetch(from, kBytes);
+  prefetch(from + kValueOffset, kBytes);
+}
+
 }  // namespace
 
 // Dynamic shared memory of the kernels.
@@ -21,16 +37,22 @@ __constant__ int64_t dp_attention_merge_shared_bytes = sizeof(MergeExchange);
 
 // Does every task of `group` over `pool`, its pool of one layer. `qkv` [tokens][kQkvColumns] has been through
 // dp_kv_append. Writes `out` [tokens][kHeads][kHeadDim], or if that is null every task's partial result for
-// dp_attention_merge. Grid: any number of CTAs; best as many as the list has shares.
+// dp_attention_merge. Grid: any number of CTAs; best as many as the list was made for.
+// The list and the step are read before the kernel in front of this one has ended.
 extern "C" __global__ void __launch_bounds__(Attention::kThreads)
     dp_attention(const StepBuffers* step, int group, AttentionTasks* tasks_of_group, const Element* qkv,
                  const Element* pool, PartialOut* partial, PartialLse* lse, Element* out) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Attention::Shared*>(memory);
   AttentionTasks& tasks = tasks_of_group[group];
-  for (int share = blockIdx.x; share < tasks.shares; share += gridDim.x) {
-    Attention::attend({tasks, partial, lse, out}, tasks.share[share], tasks.share[share + 1], step->table[group][0],
-                      qkv, pool, shared);
+  const int32_t* tables = step->table[group][0];
+  const int shares = tasks.shares * kSlices;
+  launch_dependents();
+  if (blockIdx.x < shares) prefetch_first(tasks.task[tasks.share[blockIdx.x]], tables, pool);
+  wait_dependency();
+  for (int share = blockIdx.x; share < shares; share += gridDim.x) {
+    Attention::attend({tasks, partial, lse, out}, tasks.share[share], tasks.share[share + kSlices], tables, qkv, pool,
+                      shared);
   }
 }
 
@@ -41,9 +63,12 @@ extern "C" __global__ void __launch_bounds__(kMergeThreads)
                        PartialLse* lse, Element* out) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& exchange = *reinterpret_cast<MergeExchange*>(memory);
-  const Results results = {tasks_of_group[group], partial, lse, out};
+  AttentionTasks& tasks = tasks_of_group[group];
+  const Results results = {tasks, partial, lse, out};
   for (unsigned pair = blockIdx.x; pair < step->tokens * kSlices; pair += gridDim.x) {
-    merge<kMergeThreads>(results, static_cast<int>(pair) / kSlices, static_cast<int>(pair) % kSlices, exchange);
+    const int token = static_cast<int>(pair) / kSlices, slice = static_cast<int>(pair) % kSlices;
+    const int first = tasks.first[token], count = tasks.first[token + 1] - first;
+    merge<kMergeThreads>(results, token, slice, slice * tasks.count + first, count, exchange);
     __syncthreads();
   }
 }

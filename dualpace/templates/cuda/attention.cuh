@@ -25,31 +25,35 @@ inline __device__ int heads_of(int slice) {
   return left < kSliceHeads ? left : kSliceHeads;
 }
 
-// Keys [begin, end), at least one, for one slice of the heads of one query token.
-struct AttentionTask {
+// Keys [begin, end), at least one, for one slice of the heads of one query token. A whole of 16-byte loads.
+struct alignas(32) AttentionTask {
   int32_t token;
   int32_t row_slot;
   int32_t slice;
-  int32_t tasks;  // of this slice of this token
+  int32_t first;  // task of this slice of this token
+  int32_t tasks;  // of it
   int32_t begin;
   int32_t end;
 };
 
-// The list is cut into equal shares, a CTA each; more of them than any GPU runs at once.
+// The list is cut into shares, a CTA each; more of them than any GPU runs at once.
 constexpr int kMaxShares = 1024;
 
-// Each slice of each token has a task, and each share cuts at most one more; the rest is for splits.
-constexpr int kMaxAttentionTasks = (cfg::kMaxStepTokens + cfg::kSpareTasks) * kSlices;
+// Each token has a task of each slice, and each share cuts at most one more; the rest is for splits.
+constexpr int kMaxSliceTasks = cfg::kMaxStepTokens + cfg::kSpareTasks;
+constexpr int kMaxAttentionTasks = kMaxSliceTasks * kSlices;
 static_assert(cfg::kSpareTasks >= kMaxShares, "every share may cut a task in two");
+static_assert(kSlices <= kMaxShares, "every slice has a share");
 
-// The tasks of one layer group in a step, ordered by token, slice and key. Those of share s are
-// [share[s], share[s + 1]), those of slice s of token t [first[p], first[p + 1]) with p = t * kSlices + s.
+// The tasks of one layer group in a step, ordered by slice, token and key. Those of share s of a slice are
+// [share[s * kSlices + slice], share[(s + 1) * kSlices + slice]), those of token t [first[t], first[t + 1]) and `count`
+// more for each slice before it.
 struct AttentionTasks {
-  int32_t count;
-  int32_t shares;             // for dp_attention; 0 in a step that goes the flashinfer route
+  int32_t count;              // of a slice
+  int32_t shares;             // of a slice, for dp_attention; 0 in a step that goes the flashinfer route
   int32_t flashinfer_shares;  // for dp_attention_flashinfer, likewise
-  int32_t share[kMaxShares + 1];
-  int32_t first[cfg::kMaxStepTokens * kSlices + 1];
+  int32_t first[cfg::kMaxStepTokens + 1];
+  int32_t share[kMaxShares + kSlices];
   int32_t arrived[cfg::kMaxStepTokens * kSlices];  // tasks whose partial results are there; zero between layers
   AttentionTask task[kMaxAttentionTasks];
 };

@@ -225,7 +225,7 @@ __device__ void finish(const Results& results, int first, int last, Shared& shar
     for (int i = 0; i < kThreads && begin + i < last; ++i) {
       if (!shared.merges[i]) continue;
       const AttentionTask& task = results.tasks.task[begin + i];
-      merge<kThreads>(results, task.token, task.slice, shared.exchange);
+      merge<kThreads>(results, task.token, task.slice, task.first, task.tasks, shared.exchange);
       __syncthreads();
     }
   }
@@ -245,8 +245,8 @@ extern "C" __global__ void __launch_bounds__(Decode::kThreads)
   auto& shared = *reinterpret_cast<Shared*>(memory);
   const Results results = {tasks_of_group[group], partial, lse, out};
   wait_dependency();
-  for (int share = blockIdx.x; share < results.tasks.flashinfer_shares; share += gridDim.x) {
-    const int first = results.tasks.share[share], last = results.tasks.share[share + 1];
+  for (int share = blockIdx.x; share < results.tasks.flashinfer_shares * kSlices; share += gridDim.x) {
+    const int first = results.tasks.share[share], last = results.tasks.share[share + kSlices];
     for (int index = first; index < last; ++index) {
       const AttentionTask task = results.tasks.task[index];
       Decode::attend(qkv + int64_t{task.token} * kQkvColumns + first_head_of(task.slice) * cfg::kHeadDim,

@@ -3,6 +3,7 @@
 #pragma once
 #include <cmath>
 
+#include "common/portable.hpp"
 #include "cuda/attention.cuh"
 
 namespace dp {
@@ -84,47 +85,47 @@ __device__ void combine_into(Element* out, int token, int slice, const Exchange<
   });
 }
 
-// Merges the partial results of a token's slice into `out`: each warp combines those of a head, or of a share of the
-// tasks of a head, for the CTA to combine. All threads call it, with a barrier before the exchange is used again.
+// Merges the `count` partial results from `first` on, those of a token's slice, into `out`. A thread combines four
+// elements of a head, or those of every n-th result for the CTA to combine; it has several results on their way at a
+// time. All threads call it, with a barrier before the exchange is used again.
 template <int kThreads, int kParts>
-__device__ void merge(const Results& results, int token, int slice, Exchange<kParts>& exchange) {
-  constexpr int kWarps = kThreads / 32;
-  constexpr int kShares = kWarps > kSliceHeads ? kWarps / kSliceHeads : 1;
-  static_assert(kShares <= kParts);
-  constexpr int kQuads = (kHeadQuads + 31) / 32;  // of a lane
-  const int lane = threadIdx.x % 32;
-  const int pair = token * kSlices + slice;
-  const int begin = results.tasks.first[pair], end = results.tasks.first[pair + 1];
-  for (int i = threadIdx.x / 32; i < kShares * kSliceHeads; i += kWarps) {
-    const int head = i % kSliceHeads, share = i / kSliceHeads;
-    float largest = -INFINITY;
-    for (int task = begin + lane; task < end; task += 32) largest = fmaxf(largest, __ldcg(&results.lse[task][head]));
+__device__ void merge(const Results& results, int token, int slice, int first, int count, Exchange<kParts>& exchange) {
+  constexpr int kQuads = kSliceHeads * kHeadQuads;
+  constexpr int kLoads = 12;
+  constexpr int kShares = least(most(kThreads / kQuads, 1), kParts);
+  for (int i = threadIdx.x; i < kShares * kQuads; i += kThreads) {
+    const int share = i / kQuads, head = i % kQuads / kHeadQuads, quad = i % kHeadQuads;
+    float largest = -INFINITY, sum = 0;
+    float4 value = {};
+    for (int begin = share; begin < count; begin += kLoads * kShares) {
+      float lse[kLoads];
+      float4 part[kLoads];
 #pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
-    float sum = 0;
-    float4 value[kQuads] = {};
-#pragma unroll 8
-    for (int task = begin + share; task < end; task += kShares) {
-      const float weight = weight_of(__ldcg(&results.lse[task][head]) * kLog2E, largest * kLog2E);
-      sum += weight;
+      for (int j = 0; j < kLoads; ++j) {
+        const int task = first + least(begin + j * kShares, count - 1);
+        lse[j] = __ldcg(&results.lse[task][head]) * kLog2E;
+        part[j] = __ldcg(reinterpret_cast<const float4*>(&results.partial[task][head][quad * 4]));
+      }
+      const float before = largest;
 #pragma unroll
-      for (int j = 0; j < kQuads; ++j) {
-        const int quad = lane + 32 * j;
-        if (quad >= kHeadQuads) continue;
-        const float4 part = __ldcg(reinterpret_cast<const float4*>(&results.partial[task][head][quad * 4]));
-        if (weight > 0) {
-          value[j] = {value[j].x + weight * part.x, value[j].y + weight * part.y, value[j].z + weight * part.z,
-                      value[j].w + weight * part.w};
-        }
+      for (int j = 0; j < kLoads; ++j) largest = fmaxf(largest, lse[j]);
+      const float correction = weight_of(before, largest);
+      sum *= correction;
+      value = {value.x * correction, value.y * correction, value.z * correction, value.w * correction};
+#pragma unroll
+      for (int j = 0; j < kLoads; ++j) {
+        const float weight = begin + j * kShares < count ? weight_of(lse[j], largest) : 0.0f;
+        if (weight == 0) continue;  // the value of a result that has seen no key may be anything
+        sum += weight;
+        value = {value.x + weight * part[j].x, value.y + weight * part[j].y, value.z + weight * part[j].z,
+                 value.w + weight * part[j].w};
       }
     }
-    exchange.max[share][head] = largest * kLog2E;
-    exchange.sum[share][head] = sum;
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      const int quad = lane + 32 * j;
-      if (quad < kHeadQuads) *reinterpret_cast<float4*>(&exchange.value[share][head][quad * 4]) = value[j];
+    if (quad == 0) {
+      exchange.max[share][head] = largest;
+      exchange.sum[share][head] = sum;
     }
+    *reinterpret_cast<float4*>(&exchange.value[share][head][quad * 4]) = value;
   }
   __syncthreads();
   combine_into<kThreads>(results.out, token, slice, exchange, kShares);
@@ -179,7 +180,7 @@ class Finisher {
   __device__ void merge_before() {
     if (threadIdx.x == 0) results_.tasks.arrived[pair()] = 0;
     __threadfence();
-    merge<kThreads>(results_, before_.token, before_.slice, exchange_);
+    merge<kThreads>(results_, before_.token, before_.slice, before_.first, before_.tasks, exchange_);
     __syncthreads();
   }
 

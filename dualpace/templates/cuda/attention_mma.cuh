@@ -78,7 +78,6 @@ class MmaAttention {
   static constexpr int kThreads = kWarps * 32;
 
  private:
-  static_assert(kTaskKeys % (kWarps * kChunkKeys) == 0);
   // Two CTAs share an SM if that leaves each warp two stages; else one has all of the shared memory.
   static constexpr int kStages = stages(2, kWarps) >= 2 ? stages(2, kWarps) : stages(1, kWarps);
   static_assert(kStages >= 2, "this head_dim and GQA ratio need more shared memory than the SM has");

@@ -22,93 +22,69 @@ __device__ SeenKeys seen_by(const StepBuffers& step, int group, int token) {
           step.query_begin[row + 1] - step.query_begin[row] > 1};
 }
 
-__device__ AttentionTask task_of(const StepBuffers& step, const SeenKeys& keys, int pair, int tasks, int begin,
-                                 int end) {
-  const int token = pair / kSlices;
-  return {token,
-          step.row_slot[step.token_row[token]],
-          pair % kSlices,
-          tasks,
-          most(begin, keys.begin),
-          least(end, keys.end)};
-}
-
-// Splits of `size` keys, unless the batch would need more tasks than there is room for; then the size is doubled until
-// it does not. Shares are equal numbers of tasks. Returns the size.
-__device__ int split(CtaTeam& team, const StepBuffers& step, int group, int size, int shares, AttentionTasks& tasks) {
-  const int pairs = static_cast<int>(step.tokens) * kSlices;
-  int count;
+// The keys of all tokens are laid end to end in ranges. A task is what one token has of a piece, which is one range for
+// splits; for workqueues there is an equal piece for each share. Every slice is cut alike, so that CTAs which read the
+// same pages do so at about the same time. Splits are of `split_tokens` keys, unless the batch would need more tasks
+// than there is room for; then the size is doubled until it does not. Returns the size, 0 for workqueues.
+__device__ int list(CtaTeam& team, const StepBuffers& step, int group, int split_tokens, int shares,
+                    AttentionTasks& tasks) {
+  const int tokens = static_cast<int>(step.tokens);
+  const bool splits = split_tokens > 0;
+  int32_t *start = tasks.arrived, *first = tasks.first;  // ranges, and tasks of a slice, before each token
+  int size = splits ? split_tokens : kTaskKeys, ranges;
+  // Keys of a range of a token, and its ranges.
+  const auto size_of = [&](const SeenKeys& keys) { return splits && keys.of_chunk ? cfg::kMaxContext : size; };
+  const auto ranges_of = [&](const SeenKeys& keys) { return keys.ranges(size_of(keys)); };
   for (;; size *= 2) {
-    team.each(pairs, [&](int pair) { tasks.first[pair] = seen_by(step, group, pair / kSlices).splits(size); });
-    count = team.scan(tasks.first, pairs);
-    if (count <= kMaxAttentionTasks) break;
+    team.each(tokens, [&](int token) { start[token] = ranges_of(seen_by(step, group, token)); });
+    ranges = team.scan(start, tokens);
+    if (!splits || ranges <= kMaxSliceTasks) break;
   }
-  team.each(pairs, [&](int pair) {
-    const SeenKeys keys = seen_by(step, group, pair / kSlices);
-    const int splits = keys.splits(size);
-    for (int i = 0; i < splits; ++i) {
-      const int begin = (keys.first_range(size) + i) * size;
-      tasks.task[tasks.first[pair] + i] =
-          task_of(step, keys, pair, splits, begin, splits == 1 ? keys.end : begin + size);
-    }
+  shares = most(shares / kSlices, 1);
+  const int piece_ranges = splits ? 1 : most((ranges + shares - 1) / shares, 1);
+  const int pieces = (ranges + piece_ranges - 1) / piece_ranges;
+  shares = least(shares, pieces);
+  team.each(tokens, [&](int token) {
+    const int last = start[token] + ranges_of(seen_by(step, group, token)) - 1;
+    first[token] = last / piece_ranges - start[token] / piece_ranges + 1;
   });
-  shares = least(shares, count);
-  team.each(shares, [&](int share) { tasks.share[share] = static_cast<int>(int64_t{share} * count / shares); });
+  const int count = team.scan(first, tokens);
   if (team.leader()) {
-    tasks.first[pairs] = tasks.share[shares] = tasks.count = count;
+    first[tokens] = tasks.count = count;
     tasks.shares = shares;
   }
-  return size;
-}
-
-// The keys of all slices of all tokens, one after the other in ranges of kTaskKeys, are cut into equal shares of whole
-// ranges, whatever the rows' lengths.
-__device__ void workqueue(CtaTeam& team, const StepBuffers& step, int group, int shares, AttentionTasks& tasks) {
-  const int tokens = static_cast<int>(step.tokens), pairs = tokens * kSlices;
-  int32_t* start = tasks.arrived;  // ranges before each token
-  team.each(tokens, [&](int token) { start[token] = seen_by(step, group, token).ranges(kTaskKeys) * kSlices; });
-  const int total = team.scan(start, tokens);
-  const int share_size = most((total + shares - 1) / shares, 1);
-  // Ranges [begin, end) of a pair among all.
-  struct Span {
-    int begin, end;
-    __device__ Span(const SeenKeys& keys, int start, int slice) {
-      const int ranges = keys.ranges(kTaskKeys);
-      begin = start + slice * ranges;
-      end = begin + ranges;
-    }
-  };
-  const auto count_of = [&](const Span& span) { return (span.end - 1) / share_size - span.begin / share_size + 1; };
-  team.each(pairs, [&](int pair) {
-    const int token = pair / kSlices;
-    const Span span(seen_by(step, group, token), start[token], pair % kSlices);
-    tasks.first[pair] = count_of(span);
-  });
-  const int count = team.scan(tasks.first, pairs);
-  team.each(pairs, [&](int pair) {
-    const int token = pair / kSlices;
+  team.sync();
+  team.each(tokens * kSlices, [&](int pair) {
+    const int token = pair / kSlices, slice = pair % kSlices;
     const SeenKeys keys = seen_by(step, group, token);
-    const Span span(keys, start[token], pair % kSlices);
-    const int shift = keys.first_range(kTaskKeys) - span.begin;
-    int index = tasks.first[pair];
-    for (int share = span.begin / share_size; share * share_size < span.end; ++share, ++index) {
-      const int begin = most(share * share_size, span.begin), end = least((share + 1) * share_size, span.end);
-      tasks.task[index] =
-          task_of(step, keys, pair, count_of(span), (begin + shift) * kTaskKeys, (end + shift) * kTaskKeys);
-      if (share * share_size >= span.begin) tasks.share[share] = index;
+    const int token_size = size_of(keys), begin = start[token], end = begin + ranges_of(keys);
+    const int shift = keys.first_range(token_size) - begin;
+    int index = slice * count + first[token];
+    for (int piece = begin / piece_ranges; piece * piece_ranges < end; ++piece, ++index) {
+      const int from = most(piece * piece_ranges, begin), to = least((piece + 1) * piece_ranges, end);
+      tasks.task[index] = {token,
+                           step.row_slot[step.token_row[token]],
+                           slice,
+                           slice * count + first[token],
+                           first[token + 1] - first[token],
+                           most((from + shift) * token_size, keys.begin),
+                           least((to + shift) * token_size, keys.end)};
+      // A share begins with piece share * pieces / shares.
+      const int share = (piece * shares + pieces - 1) / pieces;
+      if (piece * piece_ranges >= begin && share * pieces / shares == piece) {
+        tasks.share[share * kSlices + slice] = index;
+      }
     }
   });
-  if (team.leader()) {
-    tasks.shares = (total + share_size - 1) / share_size;
-    tasks.first[pairs] = tasks.share[tasks.shares] = tasks.count = count;
-  }
+  team.each(kSlices, [&](int slice) { tasks.share[shares * kSlices + slice] = (slice + 1) * count; });
+  return splits ? size : 0;
 }
 
 // Partial results of the list: tasks that are not all of their slice.
-__device__ int64_t partials_of(CtaTeam& team, const AttentionTasks& tasks, int pairs) {
+__device__ int64_t partials_of(CtaTeam& team, const AttentionTasks& tasks, int tokens) {
   const uint64_t whole = team.reduce(
-      pairs, [&](int pair) { return uint64_t{tasks.first[pair + 1] - tasks.first[pair] == 1 ? 1u : 0u}; }, Sum());
-  return tasks.count - static_cast<int64_t>(whole);
+      tokens, [&](int token) { return uint64_t{tasks.first[token + 1] - tasks.first[token] == 1 ? 1u : 0u}; }, Sum());
+  return (tasks.count - static_cast<int64_t>(whole)) * kSlices;
 }
 
 }  // namespace
@@ -122,30 +98,27 @@ extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
                        AttentionTasks* tasks_of_group) {
   __shared__ CtaTeam::Meeting meeting;
   CtaTeam team(meeting);
-  const int group = blockIdx.x, tokens = static_cast<int>(step->tokens), pairs = tokens * kSlices;
+  const int group = blockIdx.x, tokens = static_cast<int>(step->tokens);
   AttentionTasks& tasks = tasks_of_group[group];
   const auto seen = [&](int token) { return seen_by(*step, group, token); };
   const RouteCtas ctas = {least(own_ctas, kMaxShares), least(flashinfer_ctas, kMaxShares)};
   const BatchKeys batch = batch_keys(team, tokens, kSlices, seen);
   RouteChoice choice = {static_cast<Route>(route), split_tokens, 0};
   if (choice.route == Route::kAuto) choice = cheapest_route(team, batch, ctas, kKernelCosts, seen);
-  if (choice.route == Route::kSplit) {
-    choice.split_tokens = split(team, *step, group, choice.split_tokens, ctas.own, tasks);
-  } else {
-    choice.split_tokens = 0;
-    workqueue(team, *step, group, choice.route == Route::kFlashinfer ? ctas.flashinfer : ctas.own, tasks);
-  }
-  team.sync();
-  team.each(pairs, [&](int pair) { tasks.arrived[pair] = 0; });
   const bool flashinfer = choice.route == Route::kFlashinfer;
-  const int64_t partials = flashinfer ? tasks.count : partials_of(team, tasks, pairs);
+  choice.split_tokens = list(team, *step, group, choice.route == Route::kSplit ? choice.split_tokens : 0,
+                             flashinfer ? ctas.flashinfer : ctas.own, tasks);
+  team.sync();
+  team.each(tokens * kSlices, [&](int pair) { tasks.arrived[pair] = 0; });
+  const int64_t count = int64_t{tasks.count} * kSlices;
+  const int64_t partials = flashinfer ? count : partials_of(team, tasks, tokens);
   if (team.leader()) {
     tasks.flashinfer_shares = flashinfer ? tasks.shares : 0;
     if (flashinfer) tasks.shares = 0;
     constexpr uint64_t kKeyBytes = 2 * cfg::kHeadDim * cfg::kElementBytes;
     step->attention[group] = {static_cast<uint32_t>(choice.route),
                               static_cast<uint32_t>(choice.split_tokens),
-                              static_cast<uint32_t>(tasks.count),
+                              static_cast<uint32_t>(count),
                               1,
                               static_cast<uint64_t>(batch.keys) * kKeyBytes,
                               static_cast<uint64_t>(partials) * 2 * (sizeof(PartialOut) + sizeof(PartialLse))};

@@ -25,6 +25,13 @@ inline __device__ void wait_dependency() {
 #endif
 }
 
+// Asks for `bytes`, a multiple of 16, of global memory to be brought to the L2.
+inline __device__ void prefetch(const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 // c += a b: a is 16 x 16, b 16 x 8.
 template <class T>
 __device__ void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
