@@ -31,7 +31,7 @@ DP_FN void sample(Team& team, const State& s, StepBuffers& b, int i, const float
   };
   const float* adjusted =
       adjust(team, logits, n, adjustment, [&](int32_t at) { return history_token(s, q, at); }, scratch);
-  const int32_t token = sampler.draw(adjusted, n, params, static_cast<uint32_t>(length), scratch);
+  const int32_t token = sampler.draw(adjusted, n, params, static_cast<uint32_t>(length));
   if (team.leader()) {
     b.sampled[i] = token;
     b.logprob[i] = params.logprobs > 0 && token >= 0 ? scale.logprob(logits[token]) : 0.0f;
