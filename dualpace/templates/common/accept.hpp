@@ -45,7 +45,7 @@ DP_FN inline bool read_span(State& s, const Ring& memory, const SubmitRecord& re
 }
 
 // The leader's part: sets `incoming`, and the request slot apart from its history.
-DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t index, int claimed) {
+DP_RARE inline void take_record(State& s, int r, const Ring& memory, uint32_t index, int claimed) {
   RingState& ring = s.rings[r];
   Requests& requests = s.requests;
   Incoming& incoming = s.incoming;
@@ -117,7 +117,7 @@ DP_FN uint64_t copy_biases(Team& team, State& s, const Ring& memory) {
 }
 
 template <class Team>
-DP_FN void copy_prompt(Team& team, State& s, const Ring& memory) {
+DP_RARE void copy_prompt(Team team, State& s, const Ring& memory) {
   const int32_t q = s.incoming.request, prompt = s.requests.prompt[q];
   const uint32_t begin = s.incoming.prompt_begin;
   uint64_t faults = copy_biases(team, s, memory);

@@ -34,62 +34,69 @@ DP_FN Batch choose(Team& team, State& s) {
     const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
     return s.rows.paused[slot] ? 0 : s.requests.length[q] - s.requests.computed[q];
   };
-  team.each(n, [&](int i) { w.row[i] = pending(i) == 1 ? 1 : 0; });
-  const int32_t decode_rows = team.scan(w.row, n);
-  const int32_t budget = least(cfg::kPrefillChunk, cfg::kMaxStepTokens - decode_rows);
-  team.each(n, [&](int i) { w.start[i] = pending(i) > 1 ? least(pending(i), kChunk) : 0; });
-  const int32_t wanted = team.scan(w.start, n);
+  // Decode rows, and tokens that the others would take.
   team.each(n, [&](int i) {
     const int32_t all = pending(i);
-    w.chunk[i] = all <= 1 ? all : most(0, least(least(all, kChunk), budget - w.start[i]));
-    w.b[i] = all > 1 && w.chunk[i] > 0 ? 1 : 0;
+    w.chosen[i] = {{all == 1 ? 1 : 0, all > 1 ? least(all, kChunk) : 0}};
   });
-  const int32_t prefill_rows = team.scan(w.b, n);
-  team.each(n, [&](int i) { w.sample[i] = w.chunk[i] > 1 && w.chunk[i] == pending(i) ? 1 : 0; });
-  const int32_t finished_prefills = team.scan(w.sample, n);
+  const Counts<2> total = team.scan(w.chosen, n);
+  const int32_t decode_rows = total.of[0], wanted = total.of[1];
+  const int32_t budget = least(cfg::kPrefillChunk, cfg::kMaxStepTokens - decode_rows);
+  // Of the others, those that run, and those of them that end their prefill.
   team.each(n, [&](int i) {
-    if (pending(i) == 1) {
-      w.start[i] = w.sample[i] = w.row[i];
-    } else {
-      w.row[i] = decode_rows + w.b[i];
-      w.start[i] += decode_rows;
-      w.sample[i] += decode_rows;
-    }
+    const int32_t all = pending(i), decode = w.chosen[i].of[0], first = w.chosen[i].of[1];
+    w.row[i] = w.sample[i] = decode;
+    w.start[i] = all == 1 ? decode : decode_rows + first;
+    w.chunk[i] = all <= 1 ? all : most(0, least(least(all, kChunk), budget - first));
+    w.chosen[i] = {{all > 1 && w.chunk[i] > 0 ? 1 : 0, all > 1 && w.chunk[i] == all ? 1 : 0}};
   });
-  team.sync();
-  return {decode_rows, decode_rows + prefill_rows, decode_rows + most(0, least(wanted, budget)),
-          decode_rows + finished_prefills};
+  if (wanted == 0) return {decode_rows, decode_rows, decode_rows, decode_rows};
+  const Counts<2> prefill = team.scan(w.chosen, n);
+  team.each(n, [&](int i) {
+    if (pending(i) == 1) return;
+    w.row[i] = decode_rows + w.chosen[i].of[0];
+    w.sample[i] = decode_rows + w.chosen[i].of[1];
+  });
+  return {decode_rows, decode_rows + prefill.of[0], decode_rows + least(wanted, budget), decode_rows + prefill.of[1]};
+}
+
+DP_FN inline void fill_token(State& s, StepBuffers& b, int t, int r, int32_t slot, int32_t q, int32_t position) {
+  b.token[t] = history_token(s, q, position);
+  b.position[t] = position;
+  b.token_row[t] = r;
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    const int32_t page = b.table[g][slot][position / cfg::kPageSize];
+    b.slot[g][t] = page * cfg::kPageSize + position % cfg::kPageSize;
+  }
 }
 
 template <class Team>
 DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
   Work& w = s.work;
   team.each(s.rows.running_count, [&](int i) {
-    if (w.chunk[i] == 0) return;
-    const int32_t slot = s.rows.running[i], q = s.rows.request[slot], r = w.row[i];
+    const int32_t chunk = w.chunk[i], r = w.row[i], start = w.start[i], sample = w.sample[i];
+    if (chunk == 0) return;
+    const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
+    const int32_t computed = s.requests.computed[q], context = computed + chunk, length = s.requests.length[q];
     b.row_slot[r] = slot;
-    b.query_begin[r] = w.start[i];
-    b.context[r] = s.requests.computed[q] + w.chunk[i];
-    if (b.context[r] == s.requests.length[q]) {
-      b.sample_index[w.sample[i]] = w.start[i] + w.chunk[i] - 1;
-      b.sample_slot[w.sample[i]] = slot;
+    b.query_begin[r] = start;
+    b.context[r] = context;
+    if (context == length) {
+      b.sample_index[sample] = start + chunk - 1;
+      b.sample_slot[sample] = slot;
     }
+    if (r < batch.decode_rows) fill_token(s, b, r, r, slot, q, computed);
   });
-  team.sync();
-  team.each(batch.tokens, [&](int t) {
+  if (batch.rows > batch.decode_rows) {
+    team.sync();
     const int prefill = batch.rows - batch.decode_rows;
-    const int r =
-        t < batch.decode_rows ? t : batch.decode_rows + list_of(b.query_begin + batch.decode_rows, prefill, t);
-    const int32_t slot = b.row_slot[r], q = s.rows.request[slot];
-    const int32_t position = s.requests.computed[q] + t - b.query_begin[r];
-    b.token[t] = history_token(s, q, position);
-    b.position[t] = position;
-    b.token_row[t] = r;
-    for (int g = 0; g < cfg::kGroups; ++g) {
-      const int32_t page = b.table[g][slot][position / cfg::kPageSize];
-      b.slot[g][t] = page * cfg::kPageSize + position % cfg::kPageSize;
-    }
-  });
+    team.each(batch.tokens - batch.decode_rows, [&](int i) {
+      const int t = batch.decode_rows + i;
+      const int r = batch.decode_rows + list_of(b.query_begin + batch.decode_rows, prefill, t);
+      const int32_t slot = b.row_slot[r], q = s.rows.request[slot];
+      fill_token(s, b, t, r, slot, q, s.requests.computed[q] + t - b.query_begin[r]);
+    });
+  }
   if (team.leader()) {
     b.query_begin[batch.rows] = batch.tokens;
     b.kind = static_cast<uint32_t>(batch.rows == 0 ? StepKind::kIdle

@@ -34,56 +34,77 @@ DP_FN inline void count_attention(Counters& counters, const StepBuffers& b) {
   }
 }
 
+// The sampled token joins its request's history; whether and why the request ends.
+DP_FN inline Finish take_sample(State& s, int32_t q, int32_t token) {
+  Requests& requests = s.requests;
+  if (token < 0 || token >= s.vocabulary) return Finish::kError;
+  history_token(s, q, requests.length[q]) = token;
+  ++requests.length[q];
+  return finish_of(requests, q, token);
+}
+
+// Writes the records of the samples of kRingsTogether rings from `first` on; `counted` are their positions.
+template <class Team>
+DP_FN void write_samples(Team& team, State& s, const StepBuffers& b, RingMemory& m, int first) {
+  team.each(static_cast<int>(b.samples), [&](int i) {
+    const int32_t q = s.rows.request[b.sample_slot[i]];
+    const int r = s.requests.ring[q];
+    if (r < first || r >= first + kRingsTogether) return;
+    int32_t nth = 0;
+    for (int k = 0; k < kRingsTogether; ++k) nth = first + k == r ? s.work.retired[i].of[kSamplesOfRing + k] : nth;
+    const bool failed = s.requests.finish[q] == Finish::kError;
+    write_record(s, m.rings[r], s.rings[r], nth, q, failed ? kNothing : Said{b.sampled[i], b.logprob[i], &b.top[i]});
+  });
+}
+
 template <class Team>
 DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
   Requests& requests = s.requests;
   const int rows = static_cast<int>(b.rows), samples = static_cast<int>(b.samples);
-  team.each(rows, [&](int r) { requests.computed[s.rows.request[b.row_slot[r]]] = b.context[r]; });
-  seal(team, s, b);
-  team.each(samples, [&](int i) {
-    const int32_t slot = b.sample_slot[i], q = s.rows.request[slot], token = b.sampled[i];
-    if (token < 0 || token >= s.vocabulary) {
-      requests.finish[q] = Finish::kError;
-    } else {
-      history_token(s, q, requests.length[q]) = token;
-      ++requests.length[q];
-      requests.finish[q] = finish_of(requests, q, token);
-    }
-    if (requests.finish[q] != Finish::kNone) s.rows.leave[slot] = Leave::kDone;
+  RetireCounts* counts = s.work.retired;
+  const auto count_ring = [&](int i, int first, int ring) {
+    for (int k = 0; k < kRingsTogether; ++k) counts[i].of[kSamplesOfRing + k] = ring == first + k ? 1 : 0;
+  };
+  team.each(rows, [&](int i) {
+    requests.computed[s.rows.request[b.row_slot[i]]] = b.context[i];
+    counts[i] = {};
+    counts[i].of[kSealedPages] = sealed_after(b, i) - sealed_before(b, i);
+    if (i >= samples) return;
+    const int32_t slot = b.sample_slot[i], q = s.rows.request[slot];
+    const Finish finish = take_sample(s, q, b.sampled[i]);
+    requests.finish[q] = finish;
+    if (finish != Finish::kNone) s.rows.leave[slot] = Leave::kDone;
+    counts[i].of[kEndedSamples] = finish != Finish::kNone ? 1 : 0;
+    counts[i].of[kFailedSamples] = finish == Finish::kError ? 1 : 0;
+    count_ring(i, 0, requests.ring[q]);
   });
-  team.sync();
-  for (int r = 0; r < cfg::kRings; ++r) {
-    if (s.rings[r].rows == 0) continue;
-    int32_t* nth = s.work.a;
-    const auto of_ring = [&](int i) { return requests.ring[s.rows.request[b.sample_slot[i]]] == r; };
-    team.each(samples, [&](int i) { nth[i] = of_ring(i) ? 1 : 0; });
-    const int32_t total = team.scan(nth, samples);
-    team.each(samples, [&](int i) {
-      const int32_t q = s.rows.request[b.sample_slot[i]];
-      if (!of_ring(i)) return;
-      const bool failed = requests.finish[q] == Finish::kError;
-      write_record(s, m.rings[r], s.rings[r], nth[i], q,
-                   failed ? kNothing : Said{b.sampled[i], b.logprob[i], &b.top[i]});
-    });
+  const RetireCounts total = team.scan(counts, rows);
+  write_samples(team, s, b, m, 0);
+  if (total.of[kSealedPages] > 0) seal(team, s, b, total.of[kSealedPages]);
+  RetireCounts written = total;
+  for (int first = 0;;) {
     team.sync();
-    if (team.leader()) s.rings[r].token_written += static_cast<uint32_t>(total);
+    if (team.leader()) {
+      for (int k = 0; k < least(kRingsTogether, cfg::kRings - first); ++k) {
+        s.rings[first + k].token_written += static_cast<uint32_t>(written.of[kSamplesOfRing + k]);
+      }
+    }
+    first += kRingsTogether;
+    if (first >= cfg::kRings) break;
+    team.each(samples, [&](int i) { count_ring(i, first, requests.ring[s.rows.request[b.sample_slot[i]]]); });
+    written = team.scan(counts, samples);
+    write_samples(team, s, b, m, first);
   }
-  const uint64_t failed = team.reduce(
-      samples,
-      [&](int i) { return uint64_t{requests.finish[s.rows.request[b.sample_slot[i]]] == Finish::kError ? 1u : 0u}; },
-      Sum());
-  const uint64_t done = team.reduce(
-      samples,
-      [&](int i) { return uint64_t{requests.finish[s.rows.request[b.sample_slot[i]]] != Finish::kNone ? 1u : 0u}; },
-      Sum());
+  const auto ended = static_cast<uint64_t>(total.of[kEndedSamples]);
+  const auto failed = static_cast<uint64_t>(total.of[kFailedSamples]);
   if (team.leader()) {
     if (rows > 0) count_attention(s.counters, b);
     s.counters.generated += static_cast<uint64_t>(samples) - failed;
     s.counters.nonfinite += failed;
     s.counters.failed += failed;
-    s.counters.finished += done - failed;
+    s.counters.finished += ended - failed;
   }
-  leave_rows(team, s, b);
+  if (ended > 0) leave_rows(team, s, b);
 }
 
 }  // namespace dp

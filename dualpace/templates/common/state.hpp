@@ -8,6 +8,7 @@
 #include "common/layout.hpp"
 #include "common/portable.hpp"
 #include "common/sampler.hpp"
+#include "common/team.hpp"
 
 namespace dp {
 
@@ -149,6 +150,7 @@ struct History {
 // The engine's side of a ring. Indices count records, modulo 2^32.
 struct RingState {
   uint32_t epoch, submit_read, abort_read, token_read, token_written;
+  uint32_t announced;        // token records whose flags are stored
   uint32_t room;             // free token records, as of this step
   uint32_t submits, aborts;  // visible records, as of this step
   bool turned;               // its epoch is new in this step
@@ -161,6 +163,9 @@ struct RingState {
   Finish cancelled[cfg::kRequestSlots];  // by submit record: ended before it was accepted
 };
 
+// The words of a ring that say what is new in it.
+enum Sight { kSeenEpoch, kSeenTokenRead, kSeenSubmit, kSeenAbort, kSights };
+
 // A request as it was read, once, from memory that others may write.
 struct Incoming {
   RequestParams params;
@@ -172,9 +177,27 @@ struct Incoming {
 // Pages that the clock looks at together.
 constexpr int kSweep = 256;
 
+// What is counted of the rows of a step: pages that they sealed, samples that ended and that failed their requests, and
+// samples of each of the rings that are looked at together.
+constexpr int kSealedPages = 0, kEndedSamples = 1, kFailedSamples = 2, kSamplesOfRing = 3;
+constexpr int kRingsTogether = least(cfg::kRings, 4);
+using RetireCounts = Counts<kSamplesOfRing + kRingsTogether>;
+constexpr int kMostSealed = cfg::kMaxStepTokens / cfg::kPageSize + cfg::kMaxBatch;  // pages in a step
+
+// How the pages that a row sealed in a step go into the prefix index: not at all, because one before them did not; at
+// once; or by the leader, because their buckets or keys are others' too.
+enum Indexing : int32_t { kKeptApart, kUncontested, kContested };
+
 // Lists of a phase, by position in Rows::running or in a list of another kind as said there.
 struct Work {
   int32_t a[cfg::kMaxBatch], b[cfg::kMaxBatch], c[cfg::kMaxBatch];
+  RetireCounts retired[cfg::kMaxBatch];  // by batch row
+  Counts<2> chosen[cfg::kMaxBatch];
+  // Pages that a step sealed, by their order: batch row, number, and bucket of the prefix index.
+  int32_t sealed_row[kMostSealed], sealed_page[kMostSealed], sealed_bucket[kMostSealed];
+  int32_t indexing[cfg::kMaxBatch];  // an Indexing by batch row
+  int32_t contests;
+  uint64_t seen[cfg::kRings][kSights];
   int32_t chunk[cfg::kMaxBatch], start[cfg::kMaxBatch], row[cfg::kMaxBatch], sample[cfg::kMaxBatch];
   int32_t left[cfg::kMaxBatch], kept[cfg::kMaxBatch];
   int32_t request[cfg::kMaxRequests], offset[cfg::kMaxRequests];

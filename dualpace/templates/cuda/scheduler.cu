@@ -72,11 +72,11 @@ extern "C" __global__ void __launch_bounds__(1) dp_announce(RingMemory* rings, u
 }
 
 // Samples the step's rows from `logits` [samples][stride]; `scratch` [grid][kVocab]. Grid: any number of CTAs.
-extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
+extern "C" __global__ void __launch_bounds__(SamplerTeam::kThreads, 2)
     dp_sample(const State* state, StepBuffers* step, const float* logits, int64_t stride, float* scratch) {
-  __shared__ CtaTeam::Meeting meeting;
+  __shared__ SamplerTeam::Meeting meeting;
   __shared__ SamplerMemory memory;
-  CtaTeam team(meeting);
+  SamplerTeam team(meeting);
   for (unsigned i = blockIdx.x; i < step->samples; i += gridDim.x) {
     sample(team, *state, *step, static_cast<int>(i), logits + i * stride, scratch + int64_t{blockIdx.x} * cfg::kVocab,
            memory);
