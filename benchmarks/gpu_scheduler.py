@@ -38,7 +38,7 @@ from tests.plans import example
 from tests.scheduler.engines import Libraries
 
 PLAN = example("llama-3.1-8b-h200")
-PHASES = ("retire", "poll", "admit", "lay out", "publish")
+PHASES = ("begin", "retire", "poll", "admit", "lay out", "publish", "end")
 ROWS = (1, 8, 32, 128, 256)
 PROMPT = 128
 STEPS = 8  # of a graph; their tokens fit the ring twice

@@ -24,8 +24,8 @@ PLANTED = [
     (
         "a swapped order: rings are read before the last step is retired",
         "common/scheduler.hpp",
-        "  retire(team, s, b, m);\n  poll(team, s, b, m);\n",
-        "  poll(team, s, b, m);\n  retire(team, s, b, m);\n",
+        "  retire(team, s, b, m);\n  poll(team, s, b, m, sights);\n",
+        "  poll(team, s, b, m, sights);\n  retire(team, s, b, m);\n",
     ),
     (
         "an off-by-one at a page boundary: a window gives its first page back a token early",

@@ -45,7 +45,7 @@ DP_FN inline bool read_span(State& s, const Ring& memory, const SubmitRecord& re
 }
 
 // The leader's part: sets `incoming`, and the request slot apart from its history.
-DP_RARE inline void take_record(State& s, int r, const Ring& memory, uint32_t index, int claimed) {
+DP_RARE inline void take_record(State s, int r, const Ring& memory, uint32_t index, int claimed) {
   RingState& ring = s.rings[r];
   Requests& requests = s.requests;
   Incoming& incoming = s.incoming;
@@ -55,7 +55,7 @@ DP_RARE inline void take_record(State& s, int r, const Ring& memory, uint32_t in
   if (ring.blocked) return;
   const int32_t q = requests.free.item[requests.free.count - 1];
   const uint32_t at = index % cfg::kRequestSlots;
-  const Finish cancelled = ring.cancelled[at];
+  const Finish cancelled = s.cancelled[r][at];
   const bool sound = read_span(s, memory, memory.submits[at], q);
   const RequestParams& p = incoming.params;
   const int prompt = sound ? static_cast<int>(p.prompt_tokens) : 0;
@@ -64,7 +64,7 @@ DP_RARE inline void take_record(State& s, int r, const Ring& memory, uint32_t in
     if (ring.blocked) return;
   }
   --requests.free.count;
-  ring.cancelled[at] = Finish::kNone;
+  s.cancelled[r][at] = Finish::kNone;
   incoming.request = q;
   requests.ring[q] = static_cast<uint8_t>(r);
   requests.epoch[q] = ring.epoch;
@@ -117,7 +117,7 @@ DP_FN uint64_t copy_biases(Team& team, State& s, const Ring& memory) {
 }
 
 template <class Team>
-DP_RARE void copy_prompt(Team team, State& s, const Ring& memory) {
+DP_RARE void copy_prompt(Team team, State s, const Ring& memory) {
   const int32_t q = s.incoming.request, prompt = s.requests.prompt[q];
   const uint32_t begin = s.incoming.prompt_begin;
   uint64_t faults = copy_biases(team, s, memory);

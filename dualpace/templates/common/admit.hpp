@@ -104,7 +104,7 @@ DP_FN inline int32_t next_request(const State& s, bool& history_short) {
 // page of headroom for each running row, so that admission does not cause preemption at once. Nothing overtakes a
 // request that waits for pages.
 template <class Team>
-DP_RARE void admit_waiting(Team team, State& s, StepBuffers& b, int64_t budget, int64_t* lack) {
+DP_RARE void admit_waiting(Team team, State s, StepBuffers& b, int64_t budget, int64_t* lack) {
   bool history_short = false;
   while (s.rows.free.count > 0 && budget > 0) {
     const int32_t q = next_request(s, history_short);

@@ -41,7 +41,9 @@ DP_FN Sights<Team> look(Team& team, const State& s, const RingMemory& m) {
 }
 
 // A new epoch starts all counts at 0.
-DP_FN inline void take_sights(RingState& ring, const Ring& memory, const uint64_t* seen) {
+DP_FN inline void take_sights(const State& s, int r, const Ring& memory) {
+  RingState& ring = s.rings[r];
+  const uint64_t* seen = s.work.seen[r];
   const auto epoch = static_cast<uint32_t>(seen[kSeenEpoch]);
   ring.turned = epoch != ring.epoch;
   ring.blocked = false;
@@ -49,7 +51,7 @@ DP_FN inline void take_sights(RingState& ring, const Ring& memory, const uint64_
     ring.epoch = epoch;
     ring.submit_read = ring.abort_read = ring.token_written = 0;
     ring.announced = 0;
-    for (Finish& cancelled : ring.cancelled) cancelled = Finish::kNone;
+    for (Finish& cancelled : s.cancelled[r]) cancelled = Finish::kNone;
   }
   ring.token_read = ring.turned ? observe(memory.control.token_read) : static_cast<uint32_t>(seen[kSeenTokenRead]);
   ring.room = cfg::kTokenSlots - least(ring.token_written - ring.token_read, cfg::kTokenSlots);
@@ -70,7 +72,7 @@ DP_FN inline Finish reason_of(const AbortRecord& record) {
 // Marks the requests of past epochs, and those that abort records name. One that is not accepted yet is cancelled then.
 // Of several records for one request the first counts.
 template <class Team>
-DP_RARE void mark(Team team, State& s, int r, const Ring& memory) {
+DP_RARE void mark(Team team, State s, int r, const Ring& memory) {
   RingState& ring = s.rings[r];
   Requests& requests = s.requests;
   if (ring.turned) {
@@ -83,7 +85,7 @@ DP_RARE void mark(Team team, State& s, int r, const Ring& memory) {
     const uint32_t index = record.index;
     const Finish reason = reason_of(record);
     if (team.leader()) {
-      Finish& cancelled = ring.cancelled[index % cfg::kRequestSlots];
+      Finish& cancelled = s.cancelled[r][index % cfg::kRequestSlots];
       if (index - ring.submit_read < cfg::kRequestSlots && cancelled == Finish::kNone) cancelled = reason;
       s.counters.malformed += reason == Finish::kNone ? 1 : 0;
     }
@@ -97,7 +99,7 @@ DP_RARE void mark(Team team, State& s, int r, const Ring& memory) {
 
 // Ends what was marked: its pages and its history are free at once, its last record may have to wait.
 template <class Team>
-DP_RARE void end_marked(Team team, State& s, StepBuffers& b) {
+DP_RARE void end_marked(Team team, State s, StepBuffers& b) {
   Requests& requests = s.requests;
   int32_t *list = s.work.request, *place = s.work.offset;
   const auto leaving = [&](int q, Phase phase) {
@@ -132,7 +134,7 @@ DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m, const Sight
     s.work.seen[i / kSights][i % kSights] = sights.word[k++];
   }
   team.sync();
-  team.each(cfg::kRings, [&](int r) { take_sights(s.rings[r], m.rings[r], s.work.seen[r]); });
+  team.each(cfg::kRings, [&](int r) { take_sights(s, r, m.rings[r]); });
   team.sync();
   bool marked = false;
   for (int r = 0; r < cfg::kRings; ++r) {

@@ -49,7 +49,7 @@ DP_FN inline void join_prefix(State& s, StepBuffers& b, int32_t slot, int page, 
 
 // The leader's. A page that was just filled gets an entry, or gives way to the one that has it. A row whose page finds
 // its key taken, or its parent gone (a window shorter than a page), keeps this page and those after it for itself.
-DP_RARE inline void index_page(State& s, StepBuffers& b, int32_t slot, int32_t q, int page) {
+DP_RARE inline void index_page(State s, StepBuffers& b, int32_t slot, int32_t q, int page) {
   if (s.rows.indexed[slot] != page) return;
   Prefixes& prefixes = s.prefixes;
   const int32_t parent = page == 0 ? kNone : b.table[kAnchor][slot][page - 1];
@@ -172,10 +172,10 @@ DP_FN void seal(Team& team, State& s, StepBuffers& b, int total) {
 }
 
 // How many leading pages of a request's tokens are in the index, with all that their windows need; at least one token
-// is left to compute. Their entries are in Work::entry.
+// is left to compute. Their entries are in Matches::entry.
 template <class Team>
 DP_FN int match_prefix(Team& team, State& s, int32_t q) {
-  Work& w = s.work;
+  Matches& w = s.matches;
   const Prefixes& prefixes = s.prefixes;
   const int limit = least(s.requests.keyed[q], (s.requests.length[q] - 1) / cfg::kPageSize);
   team.each(limit, [&](int i) {
@@ -208,28 +208,28 @@ DP_FN int match_prefix(Team& team, State& s, int32_t q) {
   return shorter == Least::kEmpty ? 0 : found - static_cast<int>(shorter);
 }
 
-// Pages of a group that are idle and would be held if a row took the first `pages` of Work::entry.
+// Pages of a group that are idle and would be held if a row took the first `pages` of Matches::entry.
 template <class Team>
 DP_FN int idle_pages(Team& team, const State& s, int group, int pages) {
   const int first = least(pages, first_needed(group, pages * cfg::kPageSize));
   const uint64_t idle = team.reduce(
       pages - first,
       [&](int i) {
-        const int32_t page = s.prefixes.page[group][s.work.entry[first + i]];
+        const int32_t page = s.prefixes.page[group][s.matches.entry[first + i]];
         return uint64_t{s.pages.state[group].holders[page] == 0 ? 1u : 0u};
       },
       Sum());
   return static_cast<int>(idle);
 }
 
-// A row that holds nothing takes the first `pages` of Work::entry, `idle` of which no row holds.
+// A row that holds nothing takes the first `pages` of Matches::entry, `idle` of which no row holds.
 template <class Team>
 DP_FN void reuse_prefix(Team& team, State& s, StepBuffers& b, int32_t slot, int pages, const int* idle) {
   Rows& rows = s.rows;
   for (int g = 0; g < cfg::kGroups; ++g) {
     const int first = least(pages, first_needed(g, pages * cfg::kPageSize));
     team.each(pages - first, [&](int i) {
-      const int32_t page = s.prefixes.page[g][s.work.entry[first + i]];
+      const int32_t page = s.prefixes.page[g][s.matches.entry[first + i]];
       b.table[g][slot][first + i] = page;
       ++s.pages.state[g].holders[page];
       s.pages.state[g].recent[page] = true;

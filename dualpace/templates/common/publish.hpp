@@ -62,7 +62,7 @@ DP_FN void announce(Team& team, State& s, RingMemory& m) {
 }
 
 // Writes the last records that wait, as far as their rings have room. Those of past epochs nobody reads.
-DP_RARE inline void report_ends(State& s, RingMemory& m) {
+DP_RARE inline void report_ends(State s, RingMemory& m) {
   for (int r = 0; r < cfg::kRings; ++r) {
     RingState& ring = s.rings[r];
     while (ring.ended.head != kNone) {

@@ -160,7 +160,6 @@ struct RingState {
   int64_t arrivals;          // accepted requests
   int64_t queued_tokens;
   Chain queue, ended;
-  Finish cancelled[cfg::kRequestSlots];  // by submit record: ended before it was accepted
 };
 
 // The words of a ring that say what is new in it.
@@ -201,35 +200,81 @@ struct Work {
   int32_t chunk[cfg::kMaxBatch], start[cfg::kMaxBatch], row[cfg::kMaxBatch], sample[cfg::kMaxBatch];
   int32_t left[cfg::kMaxBatch], kept[cfg::kMaxBatch];
   int32_t request[cfg::kMaxRequests], offset[cfg::kMaxRequests];
-  // Of a prefix, by page: its entry, pages of a group before it, and whether a prefix of one page more can be reused.
-  int32_t entry[cfg::kPagesPerRow], before[cfg::kPagesPerRow + 1];
-  bool usable[cfg::kPagesPerRow];
   int32_t sweep[kSweep], victim[kSweep];
 };
 
-struct State {
+// Of a prefix that is looked for, by page: its entry, pages of a group before it, and whether a prefix of one page more
+// can be reused.
+struct Matches {
+  int32_t entry[cfg::kPagesPerRow], before[cfg::kPagesPerRow + 1];
+  bool usable[cfg::kPagesPerRow];
+};
+
+// What every step reads and writes here and there, for which a CTA takes it to its shared memory.
+struct alignas(16) Desk {
   uint64_t heartbeat, step;
   int32_t vocabulary;  // ids from it on are padding
   int32_t ring_turn;   // ring to be served first
   Counters counters;
-  Requests requests;
   Rows rows;
+  RingState rings[cfg::kRings];
+};
+
+// All that lasts from step to step, and room for what does not.
+struct StateMemory {
+  Desk desk;
+  Requests requests;
   Pages pages;
   Prefixes prefixes;
   History history;
-  RingState rings[cfg::kRings];
+  Finish cancelled[cfg::kRings][cfg::kRequestSlots];  // by submit record: ended before it was accepted
   Incoming incoming;
+  Matches matches;
   Work work;
 };
 
-template <class SomeState>
-DP_FN auto& history_token(SomeState& s, int32_t request, int32_t position) {
+// Where everything is. A handle, which rarely called functions take by value: what is known of it stays known.
+struct State {
+  DP_FN State(StateMemory& m, Desk& desk, Work& lists)
+      : heartbeat(desk.heartbeat),
+        step(desk.step),
+        vocabulary(desk.vocabulary),
+        ring_turn(desk.ring_turn),
+        counters(desk.counters),
+        rows(desk.rows),
+        rings(desk.rings),
+        requests(m.requests),
+        pages(m.pages),
+        prefixes(m.prefixes),
+        history(m.history),
+        cancelled(m.cancelled),
+        incoming(m.incoming),
+        matches(m.matches),
+        work(lists) {}
+  DP_FN explicit State(StateMemory& m) : State(m, m.desk, m.work) {}
+
+  uint64_t &heartbeat, &step;
+  int32_t &vocabulary, &ring_turn;
+  Counters& counters;
+  Rows& rows;
+  RingState (&rings)[cfg::kRings];
+  Requests& requests;
+  Pages& pages;
+  Prefixes& prefixes;
+  History& history;
+  Finish (&cancelled)[cfg::kRings][cfg::kRequestSlots];
+  Incoming& incoming;
+  Matches& matches;
+  Work& work;
+};
+
+DP_FN inline int32_t& history_token(const State& s, int32_t request, int32_t position) {
   const int32_t page = s.requests.history[request][position / cfg::kHistoryPage];
   return s.history.token[page][position % cfg::kHistoryPage];
 }
 
 // The key of the prefix that ends with so-manieth page of a request's tokens.
-DP_FN inline uint64_t& history_key(State& s, int32_t request, int32_t page) {
+DP_FN inline uint64_t& history_key(const State& s, int32_t request, int32_t page) {
   return s.history.key[s.requests.history[request][page / kKeysEach]][page % kKeysEach];
 }
 
