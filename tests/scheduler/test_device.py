@@ -7,9 +7,14 @@ import pytest
 from dualpace.build.errors import BuildError
 from dualpace.build.toolchain import find_compiler
 from dualpace.build.units import CUDA
+from dualpace.plan.plan import AttentionPolicy, KernelCost
 from dualpace.render.sources import render
 
 from .plans import TIGHT
+
+# Any will do: the scheduler asks for no attention kernel.
+COST = KernelCost(start=1e-5, key=1e-10, chain_key=1e-8, task=1e-7, partial=1e-9, merge=1e-7)
+POLICY = AttentionPolicy(source="nothing", measured=False, ctas=132, own=COST)
 
 
 def test_the_device_compiler_takes_the_same_source_without_a_warning(tmp_path):
@@ -17,7 +22,8 @@ def test_the_device_compiler_takes_the_same_source_without_a_warning(tmp_path):
         compiler = find_compiler("nvcc")
     except BuildError as error:
         pytest.skip(str(error))
-    plan = TIGHT.model_copy(update={"target": TIGHT.target.model_copy(update={"kind": "cuda", "sm": "90a"})})
+    target = TIGHT.target.model_copy(update={"kind": "cuda", "sm": "90a"})
+    plan = TIGHT.model_copy(update={"target": target, "policy": POLICY})
     for path, text in render(plan).items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text)

@@ -61,10 +61,9 @@ DP_FN const float* adjust(Team& team, const float* logits, int n, const Adjustme
   if (!penalises && a.bias_count == 0 && a.banned_count == 0) return logits;
   if (penalises) {
     count_tokens(team, a, token_at, adjusted, n);
-    team.over(logits, n,
-              [&](int i, float logit) { adjusted[i] = adjusted[i] < 0.0f ? logit : penalised(logit, adjusted[i], a); });
+    team.each(n, [&](int i) { adjusted[i] = adjusted[i] < 0.0f ? logits[i] : penalised(logits[i], adjusted[i], a); });
   } else {
-    team.over(logits, n, [&](int i, float logit) { adjusted[i] = logit; });
+    team.each(n, [&](int i) { adjusted[i] = logits[i]; });
   }
   team.sync();
   team.each(a.bias_count, [&](int i) {
