@@ -27,7 +27,7 @@ Launch = Callable[[Program], None]
 class DeviceExecutor:
     """The buffers and KV pools of one lane, and its step programs as they are captured.
 
-    `step` is the lane's StepBuffers, `sample` launches the sampler over logits [samples, vocab].
+    `step` is the lane's StepBuffers, `sample` launches the sampler over logits [rows, vocab].
     """
 
     def __init__(
@@ -43,10 +43,7 @@ class DeviceExecutor:
         self._plan, self._weights, self._cubin, self._step = plan, weights, cubin, step
         self._sample_logits = sample
         self._leading = {name: leading for name, (leading, _) in buffers(model).items()}
-        rows = {
-            "T": max(program.tokens for program in plan.schedule.programs),
-            "S": max(program.samples for program in plan.schedule.programs),
-        }
+        rows = {"T": max(program.tokens for program in plan.schedule.programs), "R": plan.schedule.max_batch}
         self.buffers = {
             # Rows that no batch has used yet are multiplied too.
             name: torch.zeros(rows[lead], size, dtype=self._dtype(name), device="cuda")
@@ -103,7 +100,7 @@ class DeviceExecutor:
 
     def _rows(self, name: str, program: Program) -> int:
         """Rows of the buffer that `program` may use."""
-        return program.tokens if self._leading[name] == "T" else program.samples
+        return program.tokens if self._leading[name] == "T" else program.rows
 
     def _each_token(self, kernel: str, *arguments: Argument) -> Launch:
         """A launch of a CTA a token."""
@@ -182,7 +179,7 @@ class DeviceExecutor:
 
     def _sample(self, op: Op) -> Launch:
         logits = self.buffers[op.inputs[0]]
-        return lambda program: self._sample_logits(logits[: program.samples])
+        return lambda program: self._sample_logits(logits[: program.rows])
 
 
 def _fused(ops: Iterable[Op]) -> Iterator[Op]:

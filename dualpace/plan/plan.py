@@ -151,15 +151,11 @@ class GroupPages(Frozen):
 
 
 class Program(Frozen):
-    """A step program that exists: `rows` decode rows at most, `tokens` tokens in all at most.
-
-    `samples`: tokens whose logits it computes at most, the last of each row and those of prompts that want logprobs.
-    """
+    """A step program that exists: `rows` decode rows at most, `tokens` tokens in all at most."""
 
     kind: Literal["decode", "mixed"]
     rows: int
     tokens: int
-    samples: int
 
 
 class Schedule(Frozen):

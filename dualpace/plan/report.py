@@ -76,8 +76,7 @@ def _programs(plan: Plan) -> Iterator[tuple[str, ...]]:
         for kind in ("decode", "mixed")
     )
     yield "decode", f"up to {decode} rows"
-    samples = max(program.samples for program in schedule.programs)
-    yield "mixed", f"up to {mixed} tokens, {schedule.prefill_chunk:,} of prefill, logits of {samples:,}"
+    yield "mixed", f"up to {mixed} tokens, {schedule.prefill_chunk:,} of prefill"
     yield "queue", f"{schedule.max_queued_requests:,} requests, {schedule.max_queued_tokens:,} prompt tokens"
 
 

@@ -14,13 +14,18 @@ namespace {
 using namespace dp;
 
 struct Row {
-  std::vector<float> logits, adjusted, scratch;
+  std::vector<float> logits, adjusted;
   std::vector<int32_t> history;
   SamplerMemory memory = {};
   TopLogprobs top = {};
   int32_t token = 0;
   float logprob = 0.0f;
 };
+
+// In [0, 1).
+float uniform(uint32_t seed, uint32_t position) {
+  return static_cast<float>(random_word(seed, position) >> 8) * 0x1p-24f;
+}
 
 // Some rows have ties, some minus infinities, one a NaN, one an infinity.
 Row make_row(uint32_t seed, int n) {
@@ -36,7 +41,6 @@ Row make_row(uint32_t seed, int n) {
     row.history.push_back(static_cast<int32_t>(uniform(seed, static_cast<uint32_t>(9000 + i)) * 1.1f * float(n)));
   }
   row.adjusted.resize(row.logits.size());
-  row.scratch.resize(row.logits.size());
   return row;
 }
 
@@ -46,13 +50,13 @@ void sample(Team& team, Row& row, uint32_t seed) {
   const int32_t ids[] = {0, 3, n - 1, n + 4}, banned[] = {2, n + 1};
   const float biases[] = {1.0f, -100.0f, 100.0f, 100.0f};
   const Adjustment adjustment = {200, 500, 1.2f, 0.5f, -0.1f, 4, 2, ids, biases, banned};
-  const Sampling params = {seed, seed % 2 == 0 ? 0.8f : 0.0f, 0.9f, 0.01f, 40, 1.0f, 0.0f, 0.0f, 0, 0};
+  const Sampling params = {seed, seed % 2 == 0 ? 0.8f : 0.0f, 0.9f, 0.01f, 40, 1.0f, 0.0f, 0.0f, 0};
   Sampler<Team> sampler(team, row.memory);
   const Scale scale = sampler.rank(row.logits.data(), n, kMaxTopLogprobs, row.top);
   const float* adjusted = adjust(
       team, row.logits.data(), n, adjustment, [&](int32_t at) { return row.history[static_cast<size_t>(at)]; },
       row.adjusted.data());
-  const int32_t token = sampler.draw(adjusted, n, params, seed, row.scratch.data());
+  const int32_t token = sampler.draw(adjusted, n, params, seed);
   if (!team.leader()) return;
   row.token = token;
   row.logprob = token < 0 ? 0.0f : scale.logprob(row.logits[static_cast<size_t>(token)]);

@@ -7,14 +7,9 @@ import pytest
 from dualpace.build.errors import BuildError
 from dualpace.build.toolchain import find_compiler
 from dualpace.build.units import CUDA
-from dualpace.plan.plan import AttentionPolicy, KernelCost
 from dualpace.render.sources import render
 
 from .plans import TIGHT
-
-# Any will do: the scheduler asks for no attention kernel.
-COST = KernelCost(start=1e-5, key=1e-10, chain_key=1e-8, task=1e-7, partial=1e-9, merge=1e-7)
-POLICY = AttentionPolicy(source="nothing", measured=False, ctas=132, own=COST)
 
 
 def test_the_device_compiler_takes_the_same_source_without_a_warning(tmp_path):
@@ -22,8 +17,7 @@ def test_the_device_compiler_takes_the_same_source_without_a_warning(tmp_path):
         compiler = find_compiler("nvcc")
     except BuildError as error:
         pytest.skip(str(error))
-    target = TIGHT.target.model_copy(update={"kind": "cuda", "sm": "90a"})
-    plan = TIGHT.model_copy(update={"target": target, "policy": POLICY})
+    plan = TIGHT.model_copy(update={"target": TIGHT.target.model_copy(update={"kind": "cuda", "sm": "90a"})})
     for path, text in render(plan).items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text)

@@ -24,8 +24,8 @@ PLANTED = [
     (
         "a swapped order: rings are read before the last step is retired",
         "common/scheduler.hpp",
-        "  retire(team, s, b, m);\n  poll(team, s, b, m);\n",
-        "  poll(team, s, b, m);\n  retire(team, s, b, m);\n",
+        "  retire(team, s, b, m);\n  poll(team, s, b, m, sights);\n",
+        "  poll(team, s, b, m, sights);\n  retire(team, s, b, m);\n",
     ),
     (
         "an off-by-one at a page boundary: a window gives its first page back a token early",
@@ -36,8 +36,8 @@ PLANTED = [
     (
         "an off-by-one: a prompt that is found whole leaves nothing to compute",
         "common/prefix.hpp",
-        "least(s.requests.length[q] - 1, s.requests.scored[q])",
-        "least(s.requests.length[q], s.requests.scored[q])",
+        "(s.requests.length[q] - 1) / cfg::kPageSize",
+        "s.requests.length[q] / cfg::kPageSize",
     ),
     (
         "a stale link: an evicted page can still be found",
@@ -80,31 +80,6 @@ PLANTED = [
         "common/admit.hpp",
         "if (s.rings[r].rows <= s.rings[r].room) continue;",
         "if (s.rings[r].rows <= cfg::kTokenSlots) continue;",
-    ),
-    (
-        "a reader that is overrun: a prompt's logprobs take the room of its ring's other rows",
-        "common/score.hpp",
-        "static_cast<int32_t>(s.rings[r].room) - static_cast<int32_t>(s.rings[r].rows)",
-        "static_cast<int32_t>(s.rings[r].room)",
-    ),
-    (
-        "said twice: a preempted row forgets which logprobs of its prompt are out",
-        "common/leave.hpp",
-        "        s.requests.computed[q] = 0;\n",
-        "        s.requests.computed[q] = 0;\n"
-        "        if (s.requests.scored[q] < cfg::kMaxContext) s.requests.scored[q] = 0;\n",
-    ),
-    (
-        "never said: a prefix is found whose logprobs are wanted",
-        "common/prefix.hpp",
-        "least(s.requests.length[q] - 1, s.requests.scored[q])",
-        "s.requests.length[q] - 1",
-    ),
-    (
-        "an off-by-one: the last position of a prompt is asked about a token that does not exist",
-        "common/score.hpp",
-        "least(to, requests.prompt[q] - 1)",
-        "least(to, requests.prompt[q])",
     ),
 ]
 

@@ -47,9 +47,9 @@ def programs(tmp_path_factory):
             TIGHT,
             500_000,
             {
-                "ended": 50_000, "scored": 200_000, "preempted": 2_000, "exhausted": 400_000, "epochs": 5_000,
-                "wraps": 50_000, "reused": 20_000, "evicted": 200_000, "aborted": 20_000, "malformed": 1_000,
-                "closed": 2_000, "killed": 1_000,
+                "ended": 50_000, "preempted": 2_000, "exhausted": 400_000, "epochs": 5_000, "wraps": 50_000,
+                "reused": 20_000, "evicted": 200_000, "aborted": 20_000, "malformed": 1_000, "closed": 2_000,
+                "killed": 1_000,
             },
         ),
         (NARROW, 300_000, {"ended": 20_000, "preempted": 100, "exhausted": 100_000, "wraps": 5_000, "reused": 10_000}),

@@ -34,7 +34,7 @@ DP_FN inline bool read_span(State& s, const Ring& memory, const SubmitRecord& re
   RequestParams& params = s.incoming.params;
   for (uint32_t i = 0; i < kHead; ++i) reinterpret_cast<uint32_t*>(&params)[i] = memory.arena[begin + i];
   if (check(params) != Fault::kSound || span_words(params) != words) return false;
-  if (static_cast<int>(params.prompt_tokens + least(params.max_tokens, 1u)) > kLongestHistory) return false;
+  if (static_cast<int>(params.prompt_tokens) >= kLongestHistory) return false;
   for (uint32_t i = 0; i < params.stop_count; ++i) {
     s.requests.stop[q][i] = static_cast<int32_t>(memory.arena[begin + kHead + i]);
     if (!in_vocabulary(s.requests.stop[q][i])) return false;
@@ -45,7 +45,7 @@ DP_FN inline bool read_span(State& s, const Ring& memory, const SubmitRecord& re
 }
 
 // The leader's part: sets `incoming`, and the request slot apart from its history.
-DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t index, int claimed) {
+DP_RARE inline void take_record(State s, int r, const Ring& memory, uint32_t index, int claimed) {
   RingState& ring = s.rings[r];
   Requests& requests = s.requests;
   Incoming& incoming = s.incoming;
@@ -55,7 +55,7 @@ DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t inde
   if (ring.blocked) return;
   const int32_t q = requests.free.item[requests.free.count - 1];
   const uint32_t at = index % cfg::kRequestSlots;
-  const Finish cancelled = ring.cancelled[at];
+  const Finish cancelled = s.cancelled[r][at];
   const bool sound = read_span(s, memory, memory.submits[at], q);
   const RequestParams& p = incoming.params;
   const int prompt = sound ? static_cast<int>(p.prompt_tokens) : 0;
@@ -64,7 +64,7 @@ DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t inde
     if (ring.blocked) return;
   }
   --requests.free.count;
-  ring.cancelled[at] = Finish::kNone;
+  s.cancelled[r][at] = Finish::kNone;
   incoming.request = q;
   requests.ring[q] = static_cast<uint8_t>(r);
   requests.epoch[q] = ring.epoch;
@@ -94,9 +94,7 @@ DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t inde
                           p.repetition_penalty,
                           p.presence_penalty,
                           p.frequency_penalty,
-                          static_cast<int32_t>(p.logprobs),
-                          static_cast<int32_t>(p.prompt_logprobs)};
-  requests.scored[q] = p.prompt_logprobs > 0 ? 0 : cfg::kMaxContext;
+                          static_cast<int32_t>(p.logprobs)};
   requests.history_count[q] = history_pages(prompt);
   for (int i = 0; i < requests.history_count[q]; ++i) {
     requests.history[q][i] = s.history.free.item[--s.history.free.count];
@@ -119,7 +117,7 @@ DP_FN uint64_t copy_biases(Team& team, State& s, const Ring& memory) {
 }
 
 template <class Team>
-DP_FN void copy_prompt(Team& team, State& s, const Ring& memory) {
+DP_RARE void copy_prompt(Team team, State s, const Ring& memory) {
   const int32_t q = s.incoming.request, prompt = s.requests.prompt[q];
   const uint32_t begin = s.incoming.prompt_begin;
   uint64_t faults = copy_biases(team, s, memory);

@@ -61,9 +61,10 @@ DP_FN const float* adjust(Team& team, const float* logits, int n, const Adjustme
   if (!penalises && a.bias_count == 0 && a.banned_count == 0) return logits;
   if (penalises) {
     count_tokens(team, a, token_at, adjusted, n);
-    team.each(n, [&](int i) { adjusted[i] = adjusted[i] < 0.0f ? logits[i] : penalised(logits[i], adjusted[i], a); });
+    team.over(logits, n,
+              [&](int i, float logit) { adjusted[i] = adjusted[i] < 0.0f ? logit : penalised(logit, adjusted[i], a); });
   } else {
-    team.each(n, [&](int i) { adjusted[i] = logits[i]; });
+    team.over(logits, n, [&](int i, float logit) { adjusted[i] = logit; });
   }
   team.sync();
   team.each(a.bias_count, [&](int i) {

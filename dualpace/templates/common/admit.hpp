@@ -4,7 +4,6 @@
 #include "common/leave.hpp"
 #include "common/pages.hpp"
 #include "common/prefix.hpp"
-#include "common/score.hpp"
 #include "common/state.hpp"
 #include "common/team.hpp"
 
@@ -105,7 +104,7 @@ DP_FN inline int32_t next_request(const State& s, bool& history_short) {
 // page of headroom for each running row, so that admission does not cause preemption at once. Nothing overtakes a
 // request that waits for pages.
 template <class Team>
-DP_FN void admit_waiting(Team& team, State& s, StepBuffers& b, int64_t budget, int64_t* lack) {
+DP_RARE void admit_waiting(Team team, State s, StepBuffers& b, int64_t budget, int64_t* lack) {
   bool history_short = false;
   while (s.rows.free.count > 0 && budget > 0) {
     const int32_t q = next_request(s, history_short);
@@ -125,7 +124,7 @@ DP_FN void admit_waiting(Team& team, State& s, StepBuffers& b, int64_t budget, i
       if (team.leader()) ++s.counters.exhausted;
       break;
     }
-    budget -= appetite(s, q, reused);
+    budget -= length - reused;
     const bool fresh = s.requests.fresh[q];
     team.sync();
     if (team.leader()) {
@@ -158,8 +157,7 @@ DP_FN void admit(Team& team, State& s, StepBuffers& b) {
   for (int g = 0; g < cfg::kGroups; ++g) lack[g] = shortage(team, s, g);
   const auto pending = [&](int i) {
     const int32_t q = s.rows.request[rows.running[i]];
-    const bool paused = rows.paused[rows.running[i]];
-    return static_cast<uint64_t>(paused ? 0 : appetite(s, q, s.requests.computed[q]));
+    return static_cast<uint64_t>(rows.paused[rows.running[i]] ? 0 : s.requests.length[q] - s.requests.computed[q]);
   };
   const uint64_t decoding =
       team.reduce(rows.running_count, [&](int i) { return uint64_t{pending(i) == 1 ? 1u : 0u}; }, Sum());

@@ -2,7 +2,6 @@
 // is left of the budget goes to prefill, in order of admission.
 #pragma once
 #include "common/pages.hpp"
-#include "common/score.hpp"
 #include "common/state.hpp"
 #include "common/team.hpp"
 
@@ -11,7 +10,7 @@ namespace dp {
 static_assert(cfg::kMaxStepTokens >= cfg::kMaxBatch, "a step takes a token of every row");
 
 struct Batch {
-  int32_t decode_rows, rows, tokens, samples, scored;
+  int32_t decode_rows, rows, tokens, samples;
 
   DP_FN bool mixed() const { return rows > decode_rows; }
 
@@ -26,8 +25,7 @@ struct Batch {
   }
 };
 
-// Work::chunk, ::row, ::start, ::sample and ::score by position in Rows::running: tokens of each row, its batch row,
-// its first token, its sample that a token is drawn from, and the first of its others if the step has any.
+// Work::chunk, ::row and ::start by position in Rows::running: tokens of each row, its batch row, its first token.
 template <class Team>
 DP_FN Batch choose(Team& team, State& s) {
   Work& w = s.work;
@@ -36,79 +34,69 @@ DP_FN Batch choose(Team& team, State& s) {
     const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
     return s.rows.paused[slot] ? 0 : s.requests.length[q] - s.requests.computed[q];
   };
-  team.each(n, [&](int i) { w.row[i] = pending(i) == 1 ? 1 : 0; });
-  const int32_t decode_rows = team.scan(w.row, n);
+  // Decode rows, and tokens that the others would take.
+  team.each(n, [&](int i) {
+    const int32_t all = pending(i);
+    w.chosen[i] = {{all == 1 ? 1 : 0, all > 1 ? least(all, kChunk) : 0}};
+  });
+  const Counts<2> total = team.scan(w.chosen, n);
+  const int32_t decode_rows = total.of[0], wanted = total.of[1];
   const int32_t budget = least(cfg::kPrefillChunk, cfg::kMaxStepTokens - decode_rows);
-  team.each(n, [&](int i) { w.chunk[i] = least(pending(i), kChunk); });
-  const bool scores = decode_rows < n && ration_scores(team, s);
-  team.each(n, [&](int i) { w.start[i] = pending(i) > 1 ? w.chunk[i] : 0; });
-  const int32_t wanted = team.scan(w.start, n);
+  // Of the others, those that run, and those of them that end their prefill.
   team.each(n, [&](int i) {
-    if (pending(i) > 1) w.chunk[i] = most(0, least(w.chunk[i], budget - w.start[i]));
-    w.b[i] = pending(i) > 1 && w.chunk[i] > 0 ? 1 : 0;
+    const int32_t all = pending(i), decode = w.chosen[i].of[0], first = w.chosen[i].of[1];
+    w.row[i] = w.sample[i] = decode;
+    w.start[i] = all == 1 ? decode : decode_rows + first;
+    w.chunk[i] = all <= 1 ? all : most(0, least(least(all, kChunk), budget - first));
+    w.chosen[i] = {{all > 1 && w.chunk[i] > 0 ? 1 : 0, all > 1 && w.chunk[i] == all ? 1 : 0}};
   });
-  const int32_t prefill_rows = team.scan(w.b, n);
-  team.each(n, [&](int i) { w.sample[i] = w.chunk[i] > 1 && w.chunk[i] == pending(i) ? 1 : 0; });
-  const int32_t finished_prefills = team.scan(w.sample, n);
-  int32_t scored = 0;
-  if (scores) {
-    team.each(n, [&](int i) {
-      const int32_t q = s.rows.request[s.rows.running[i]], computed = s.requests.computed[q];
-      w.score[i] = scores_in(s.requests, q, computed, computed + w.chunk[i]);
-    });
-    scored = team.scan(w.score, n);
+  if (wanted == 0) return {decode_rows, decode_rows, decode_rows, decode_rows};
+  const Counts<2> prefill = team.scan(w.chosen, n);
+  team.each(n, [&](int i) {
+    if (pending(i) == 1) return;
+    w.row[i] = decode_rows + w.chosen[i].of[0];
+    w.sample[i] = decode_rows + w.chosen[i].of[1];
+  });
+  return {decode_rows, decode_rows + prefill.of[0], decode_rows + least(wanted, budget), decode_rows + prefill.of[1]};
+}
+
+DP_FN inline void fill_token(State& s, StepBuffers& b, int t, int r, int32_t slot, int32_t q, int32_t position) {
+  b.token[t] = history_token(s, q, position);
+  b.position[t] = position;
+  b.token_row[t] = r;
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    const int32_t page = b.table[g][slot][position / cfg::kPageSize];
+    b.slot[g][t] = page * cfg::kPageSize + position % cfg::kPageSize;
   }
-  team.each(n, [&](int i) {
-    if (pending(i) == 1) {
-      w.start[i] = w.row[i];
-      w.sample[i] = scored + w.row[i];
-    } else {
-      w.row[i] = decode_rows + w.b[i];
-      w.start[i] += decode_rows;
-      w.sample[i] += scored + decode_rows;
-    }
-  });
-  team.sync();
-  return {decode_rows, decode_rows + prefill_rows, decode_rows + most(0, least(wanted, budget)),
-          scored + decode_rows + finished_prefills, scored};
 }
 
 template <class Team>
 DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
   Work& w = s.work;
   team.each(s.rows.running_count, [&](int i) {
-    if (w.chunk[i] == 0) return;
-    const int32_t slot = s.rows.running[i], q = s.rows.request[slot], r = w.row[i];
+    const int32_t chunk = w.chunk[i], r = w.row[i], start = w.start[i], sample = w.sample[i];
+    if (chunk == 0) return;
+    const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
+    const int32_t computed = s.requests.computed[q], context = computed + chunk, length = s.requests.length[q];
     b.row_slot[r] = slot;
-    b.query_begin[r] = w.start[i];
-    b.context[r] = s.requests.computed[q] + w.chunk[i];
-    if (b.context[r] == s.requests.length[q]) {
-      b.sample_index[w.sample[i]] = w.start[i] + w.chunk[i] - 1;
-      b.sample_slot[w.sample[i]] = slot;
+    b.query_begin[r] = start;
+    b.context[r] = context;
+    if (context == length) {
+      b.sample_index[sample] = start + chunk - 1;
+      b.sample_slot[sample] = slot;
     }
+    if (r < batch.decode_rows) fill_token(s, b, r, r, slot, q, computed);
   });
-  team.each(batch.scored, [&](int k) {
-    const int i = list_of(w.score, s.rows.running_count, k);
-    const int32_t slot = s.rows.running[i], q = s.rows.request[slot], computed = s.requests.computed[q];
-    const int32_t position = first_score(s.requests, q, computed) + k - w.score[i];
-    b.sample_index[k] = w.start[i] + position - computed;
-    b.sample_slot[k] = slot;
-  });
-  team.sync();
-  team.each(batch.tokens, [&](int t) {
+  if (batch.rows > batch.decode_rows) {
+    team.sync();
     const int prefill = batch.rows - batch.decode_rows;
-    const int r =
-        t < batch.decode_rows ? t : batch.decode_rows + list_of(b.query_begin + batch.decode_rows, prefill, t);
-    const int32_t slot = b.row_slot[r], q = s.rows.request[slot];
-    const int32_t position = s.requests.computed[q] + t - b.query_begin[r];
-    b.token[t] = history_token(s, q, position);
-    b.position[t] = position;
-    b.token_row[t] = r;
-    for (int g = 0; g < cfg::kGroups; ++g) {
-      const int32_t page = b.table[g][slot][position / cfg::kPageSize];
-      b.slot[g][t] = page * cfg::kPageSize + position % cfg::kPageSize;
-    }
-  });
+    team.each(batch.tokens - batch.decode_rows, [&](int i) {
+      const int t = batch.decode_rows + i;
+      const int r = batch.decode_rows + list_of(b.query_begin + batch.decode_rows, prefill, t);
+      const int32_t slot = b.row_slot[r], q = s.rows.request[slot];
+      fill_token(s, b, t, r, slot, q, s.requests.computed[q] + t - b.query_begin[r]);
+    });
+  }
   if (team.leader()) {
     b.query_begin[batch.rows] = batch.tokens;
     b.kind = static_cast<uint32_t>(batch.rows == 0 ? StepKind::kIdle
@@ -118,7 +106,6 @@ DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
     b.tokens = static_cast<uint32_t>(batch.tokens);
     b.samples = static_cast<uint32_t>(batch.samples);
     b.program = batch.program();
-    b.scored = static_cast<uint32_t>(batch.scored);
     s.step += batch.rows > 0 ? 1 : 0;
     b.step = s.step;
     s.counters.prefilled += static_cast<uint64_t>(batch.tokens - batch.decode_rows);

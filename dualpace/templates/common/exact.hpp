@@ -51,6 +51,15 @@ DP_FN inline float product(float a, float b) {
 #endif
 }
 
+// The upper half of a product: `a` times the fraction b / 2^64.
+DP_FN inline uint64_t high_product(uint64_t a, uint64_t b) {
+#ifdef __CUDA_ARCH__
+  return __umul64hi(a, b);
+#else
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+#endif
+}
+
 // e^x for x <= 0, to 2 ulp; 0 below -86, where results would near the subnormal numbers. The choice is made in
 // integers, without a branch, so that compilers make vectors of it.
 DP_FN inline float exact_exp(float x) {

@@ -48,7 +48,7 @@ DP_FN inline void free_request(State& s, int32_t q) {
 // Takes the rows marked in Rows::leave out of the batch and frees their pages. Preempted requests go to the front of
 // their queues, the one admitted first ahead; what ended gives back its history too.
 template <class Team>
-DP_FN void leave_rows(Team& team, State& s, StepBuffers& b) {
+DP_RARE void leave_rows(Team team, State s, StepBuffers& b) {
   Rows& rows = s.rows;
   const int n = rows.running_count;
   int32_t *place = s.work.b, *kept = s.work.kept, *left = s.work.left;

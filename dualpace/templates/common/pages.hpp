@@ -96,7 +96,7 @@ DP_FN inline void forget_page(State& s, int group, int32_t page) {
 // turn. It goes down while rows take pages going up, so a chain tends to lose its end first, and the rest is still
 // found.
 template <class Team>
-DP_FN void evict(Team& team, State& s, int group, int wanted) {
+DP_RARE void evict(Team team, State s, int group, int wanted) {
   auto& state = s.pages.state[group];
   Work& w = s.work;
   const int pool = cfg::kPages[group], window = least(kSweep, pool);
@@ -202,7 +202,7 @@ DP_FN void take_pages(Team& team, State& s, StepBuffers& b, int group, const int
 
 // Gives back the history pages of the requests work.request[0..n).
 template <class Team>
-DP_FN void drop_history(Team& team, State& s, int n) {
+DP_RARE void drop_history(Team team, State s, int n) {
   int32_t *list = s.work.request, *offset = s.work.offset;
   team.each(n, [&](int k) { offset[k] = s.requests.history_count[list[k]]; });
   const int32_t total = team.scan(offset, n);

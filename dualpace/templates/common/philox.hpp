@@ -22,10 +22,9 @@ DP_FN constexpr Philox philox(Philox counter, uint32_t key0, uint32_t key1) {
   return counter;
 }
 
-// In [0, 1), a multiple of 2^-24: the number of the token at `position`.
-DP_FN inline float uniform(uint64_t seed, uint32_t position) {
-  const Philox drawn = philox({{position, 0, 0, 0}}, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
-  return static_cast<float>(drawn.word[0] >> 8) * 0x1p-24f;
+// The number of the token at `position`.
+DP_FN constexpr uint32_t random_word(uint64_t seed, uint32_t position) {
+  return philox({{position, 0, 0, 0}}, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)).word[0];
 }
 
 }  // namespace dp

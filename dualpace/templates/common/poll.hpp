@@ -9,20 +9,58 @@
 
 namespace dp {
 
+// The words of the rings that this member looks at. They are loaded as early as in a step nothing depends on them: from
+// host memory a word takes the device a microsecond.
+template <class Team>
+struct Sights {
+  uint64_t word[Team::share(kSights * cfg::kRings)];
+};
+
+// Of a ring whose epoch is what it was.
+DP_FN inline uint64_t look(const RingState& ring, const Ring& memory, int sight) {
+  switch (sight) {
+    case kSeenEpoch:
+      return peek(memory.control.epoch);
+    case kSeenTokenRead:
+      return peek(memory.control.token_read);
+    case kSeenSubmit:
+      return peek(memory.submits[ring.submit_read % cfg::kRequestSlots].flag);
+    default:
+      return peek(memory.aborts[ring.abort_read % cfg::kRequestSlots].flag);
+  }
+}
+
+template <class Team>
+DP_FN Sights<Team> look(Team& team, const State& s, const RingMemory& m) {
+  Sights<Team> sights;
+  int k = 0;
+  for (int i = team.index(); i < kSights * cfg::kRings; i += team.count()) {
+    sights.word[k++] = look(s.rings[i / kSights], m.rings[i / kSights], i % kSights);
+  }
+  return sights;
+}
+
 // A new epoch starts all counts at 0.
-DP_FN inline void look(RingState& ring, const Ring& memory) {
-  const uint32_t epoch = observe(memory.control.epoch);
+DP_FN inline void take_sights(const State& s, int r, const Ring& memory) {
+  RingState& ring = s.rings[r];
+  const uint64_t* seen = s.work.seen[r];
+  const auto epoch = static_cast<uint32_t>(seen[kSeenEpoch]);
   ring.turned = epoch != ring.epoch;
   ring.blocked = false;
   if (ring.turned) {
     ring.epoch = epoch;
     ring.submit_read = ring.abort_read = ring.token_written = 0;
-    for (Finish& cancelled : ring.cancelled) cancelled = Finish::kNone;
+    ring.announced = 0;
+    for (Finish& cancelled : s.cancelled[r]) cancelled = Finish::kNone;
   }
-  ring.token_read = observe(memory.control.token_read);
+  ring.token_read = ring.turned ? observe(memory.control.token_read) : static_cast<uint32_t>(seen[kSeenTokenRead]);
   ring.room = cfg::kTokenSlots - least(ring.token_written - ring.token_read, cfg::kTokenSlots);
-  ring.submits = visible(memory.submits, epoch, ring.submit_read);
-  ring.aborts = visible(memory.aborts, epoch, ring.abort_read);
+  const auto there = [&](const auto& records, uint32_t read, uint64_t flag) {
+    return ring.turned || flag == record_flag(epoch, read) ? visible(records, epoch, read) : 0;
+  };
+  ring.submits = there(memory.submits, ring.submit_read, seen[kSeenSubmit]);
+  ring.aborts = there(memory.aborts, ring.abort_read, seen[kSeenAbort]);
+  if (ring.ended.head != kNone) settle();  // its last record goes where the reader has just been
 }
 
 // What a record of the abort queue ends a request with; kNone if no ring library writes such a record.
@@ -34,7 +72,7 @@ DP_FN inline Finish reason_of(const AbortRecord& record) {
 // Marks the requests of past epochs, and those that abort records name. One that is not accepted yet is cancelled then.
 // Of several records for one request the first counts.
 template <class Team>
-DP_FN void mark(Team& team, State& s, int r, const Ring& memory) {
+DP_RARE void mark(Team team, State s, int r, const Ring& memory) {
   RingState& ring = s.rings[r];
   Requests& requests = s.requests;
   if (ring.turned) {
@@ -47,7 +85,7 @@ DP_FN void mark(Team& team, State& s, int r, const Ring& memory) {
     const uint32_t index = record.index;
     const Finish reason = reason_of(record);
     if (team.leader()) {
-      Finish& cancelled = ring.cancelled[index % cfg::kRequestSlots];
+      Finish& cancelled = s.cancelled[r][index % cfg::kRequestSlots];
       if (index - ring.submit_read < cfg::kRequestSlots && cancelled == Finish::kNone) cancelled = reason;
       s.counters.malformed += reason == Finish::kNone ? 1 : 0;
     }
@@ -61,7 +99,7 @@ DP_FN void mark(Team& team, State& s, int r, const Ring& memory) {
 
 // Ends what was marked: its pages and its history are free at once, its last record may have to wait.
 template <class Team>
-DP_FN void end_marked(Team& team, State& s, StepBuffers& b) {
+DP_RARE void end_marked(Team team, State s, StepBuffers& b) {
   Requests& requests = s.requests;
   int32_t *list = s.work.request, *place = s.work.offset;
   const auto leaving = [&](int q, Phase phase) {
@@ -90,9 +128,13 @@ DP_FN void end_marked(Team& team, State& s, StepBuffers& b) {
 }
 
 template <class Team>
-DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m) {
+DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m, const Sights<Team>& sights) {
+  int k = 0;
+  for (int i = team.index(); i < kSights * cfg::kRings; i += team.count()) {
+    s.work.seen[i / kSights][i % kSights] = sights.word[k++];
+  }
   team.sync();
-  team.each(cfg::kRings, [&](int r) { look(s.rings[r], m.rings[r]); });
+  team.each(cfg::kRings, [&](int r) { take_sights(s, r, m.rings[r]); });
   team.sync();
   bool marked = false;
   for (int r = 0; r < cfg::kRings; ++r) {
@@ -108,7 +150,7 @@ DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m) {
       RingControl& control = m.rings[r].control;
       s.counters.epochs += ring.turned ? 1 : 0;
       ring.abort_read += ring.aborts;
-      publish(control.abort_read, ring.abort_read);
+      if (ring.turned || ring.aborts > 0) publish(control.abort_read, ring.abort_read);
       if (ring.turned) {
         publish(control.submit_read, ring.submit_read);
         publish(control.seen_epoch, ring.epoch);

@@ -5,10 +5,15 @@
 #ifdef __CUDACC__
 #include <cuda/atomic>
 #define DP_FN __host__ __device__
+#define DP_RARE __host__ __device__ __noinline__
 #else
 #include <atomic>
 #define DP_FN
+#define DP_RARE
 #endif
+
+// DP_FN: a function of host and device. DP_RARE: one that few steps call, which the device keeps out of the way of the
+// others: what a step runs once it waits to fetch. A team goes there by value, so that it stays in registers.
 
 namespace dp {
 
@@ -26,6 +31,23 @@ namespace order = std;
 template <class T>
 DP_FN inline T observe(const T& word) {
   return SharedWord<T>(const_cast<T&>(word)).load(order::memory_order_acquire);
+}
+
+// The same of many words at a time: what they say is to be relied on only after `settle`, by whoever called it or has
+// met it at a barrier since. On the device an acquiring load would be waited for, and empty the L1 cache.
+template <class T>
+DP_FN inline T peek(const T& word) {
+#ifdef __CUDA_ARCH__
+  return SharedWord<T>(const_cast<T&>(word)).load(order::memory_order_relaxed);
+#else
+  return observe(word);
+#endif
+}
+
+DP_FN inline void settle() {
+#ifdef __CUDA_ARCH__
+  cuda::atomic_thread_fence(order::memory_order_acquire, cuda::thread_scope_system);
+#endif
 }
 
 template <class T>

@@ -49,7 +49,7 @@ DP_FN inline void join_prefix(State& s, StepBuffers& b, int32_t slot, int page, 
 
 // The leader's. A page that was just filled gets an entry, or gives way to the one that has it. A row whose page finds
 // its key taken, or its parent gone (a window shorter than a page), keeps this page and those after it for itself.
-DP_FN inline void index_page(State& s, StepBuffers& b, int32_t slot, int32_t q, int page) {
+DP_RARE inline void index_page(State s, StepBuffers& b, int32_t slot, int32_t q, int page) {
   if (s.rows.indexed[slot] != page) return;
   Prefixes& prefixes = s.prefixes;
   const int32_t parent = page == 0 ? kNone : b.table[kAnchor][slot][page - 1];
@@ -77,50 +77,107 @@ DP_FN inline void index_page(State& s, StepBuffers& b, int32_t slot, int32_t q, 
   ++s.rows.indexed[slot];
 }
 
-// After a forward pass: pages that it filled are sealed, and go into the index.
+// Full pages of a batch row before and after the forward pass.
+DP_FN inline int sealed_before(const StepBuffers& b, int r) { return b.position[b.query_begin[r]] / cfg::kPageSize; }
+DP_FN inline int sealed_after(const StepBuffers& b, int r) { return b.context[r] / cfg::kPageSize; }
+
+// The key of a page that its request's tokens go on to.
+DP_FN inline uint64_t next_key(State& s, int32_t q, int page) {
+  int32_t tokens[cfg::kPageSize];
+  const int32_t* history = &history_token(s, q, page * cfg::kPageSize);
+  for (int i = 0; i < cfg::kPageSize; ++i) tokens[i] = history[i];
+  uint64_t key = page == 0 ? kEmptyPrefix : history_key(s, q, page - 1);
+  for (int i = 0; i < cfg::kPageSize; ++i) key = extend_prefix(key, tokens[i]);
+  return key;
+}
+
+// A page that nothing in the index and nothing else of this step competes with gets an entry.
+DP_FN inline void add_entry(State& s, const StepBuffers& b, int32_t slot, int32_t q, int page) {
+  Prefixes& prefixes = s.prefixes;
+  const int32_t entry = b.table[kAnchor][slot][page], parent = page == 0 ? kNone : b.table[kAnchor][slot][page - 1];
+  const uint64_t key = history_key(s, q, page);
+  int32_t tokens[cfg::kPageSize];
+  const int32_t* history = &history_token(s, q, page * cfg::kPageSize);
+  for (int i = 0; i < cfg::kPageSize; ++i) tokens[i] = history[i];
+  int32_t& first = prefixes.bucket[key % Prefixes::kBuckets];
+  prefixes.key[entry] = key;
+  prefixes.parent[entry] = parent;
+  prefixes.parent_generation[entry] = parent == kNone ? 0 : s.pages.state[kAnchor].generation[parent];
+  prefixes.next[entry] = first;
+  first = entry;
+  for (int i = 0; i < cfg::kPageSize; ++i) prefixes.token[entry][i] = tokens[i];
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    const int32_t own = b.table[g][slot][page];
+    prefixes.page[g][entry] = own;
+    s.pages.state[g].prefix[own] = entry;
+  }
+}
+
+// After a forward pass: the `total` pages that it filled, of which each row's come after Work::retired, are sealed, and
+// go into the index. Those of a row that compete for a bucket with others of this step, or find their key taken, the
+// leader indexes in order; the others do not touch each other.
 template <class Team>
-DP_FN void seal(Team& team, State& s, StepBuffers& b) {
+DP_FN void seal(Team& team, State& s, StepBuffers& b, int total) {
   Requests& requests = s.requests;
+  Work& w = s.work;
   const int rows = static_cast<int>(b.rows);
-  const auto sealed_before = [&](int r) { return b.position[b.query_begin[r]] / cfg::kPageSize; };
-  const auto sealed = [&](int r) { return b.context[r] / cfg::kPageSize; };
-  const uint64_t total =
-      team.reduce(rows, [&](int r) { return static_cast<uint64_t>(sealed(r) - sealed_before(r)); }, Sum());
-  if (total == 0) return;
   team.each(rows, [&](int r) {
-    const int32_t q = s.rows.request[b.row_slot[r]];
-    for (int page = sealed_before(r); page < sealed(r); ++page) {
-      for (int g = 0; g < cfg::kGroups; ++g) {
-        s.pages.state[g].residency[b.table[g][b.row_slot[r]][page]] = Residency::kSealed;
-      }
+    const int before = sealed_before(b, r), after = sealed_after(b, r), slot = b.row_slot[r];
+    if (before == after) return;
+    const int32_t q = s.rows.request[slot];
+    for (int page = requests.keyed[q]; page < after; ++page) history_key(s, q, page) = next_key(s, q, page);
+    requests.keyed[q] = most(requests.keyed[q], after);
+    const int first = w.retired[r].of[kSealedPages];
+    for (int page = before; page < after; ++page) {
+      w.sealed_row[first + page - before] = r;
+      w.sealed_page[first + page - before] = page;
     }
-    for (int page = requests.keyed[q]; page < sealed(r); ++page) {
-      uint64_t key = page == 0 ? kEmptyPrefix : history_key(s, q, page - 1);
-      for (int i = 0; i < cfg::kPageSize; ++i) key = extend_prefix(key, history_token(s, q, page * cfg::kPageSize + i));
-      history_key(s, q, page) = key;
-    }
-    requests.keyed[q] = most(requests.keyed[q], sealed(r));
+    const bool follows = s.rows.indexed[slot] == before && (before == 0 || b.table[kAnchor][slot][before - 1] != kNone);
+    w.indexing[r] = follows ? kUncontested : kKeptApart;
+  });
+  if (team.leader()) w.contests = 0;
+  team.sync();
+  team.each(total, [&](int k) {
+    const int32_t r = w.sealed_row[k], slot = b.row_slot[r], page = w.sealed_page[k];
+    const uint64_t key = history_key(s, s.rows.request[slot], page);
+    for (int g = 0; g < cfg::kGroups; ++g) s.pages.state[g].residency[b.table[g][slot][page]] = Residency::kSealed;
+    w.sealed_bucket[k] = static_cast<int32_t>(key % Prefixes::kBuckets);
+    if (glance(w.indexing[r]) != kKeptApart && find_prefix(s, key) != kNone) show<int32_t>(w.indexing[r], kContested);
   });
   team.sync();
-  if (team.leader()) {
-    for (int r = 0; r < rows; ++r) {
-      const int32_t slot = b.row_slot[r];
-      for (int page = sealed_before(r); page < sealed(r); ++page) {
-        index_page(s, b, slot, s.rows.request[slot], page);
+  team.each(total, [&](int k) {
+    const int32_t r = w.sealed_row[k];
+    int same = 0;
+    for (int other = 0; other < total; ++other) same += w.sealed_bucket[other] == w.sealed_bucket[k] ? 1 : 0;
+    if (same > 1 && glance(w.indexing[r]) != kKeptApart) show<int32_t>(w.indexing[r], kContested);
+  });
+  team.sync();
+  team.each(total, [&](int k) {
+    const int32_t r = w.sealed_row[k], slot = b.row_slot[r], page = w.sealed_page[k];
+    if (w.indexing[r] == kContested) show(w.contests, 1);
+    if (w.indexing[r] != kUncontested) return;
+    add_entry(s, b, slot, s.rows.request[slot], page);
+    if (page + 1 == sealed_after(b, r)) s.rows.indexed[slot] = page + 1;
+  });
+  team.sync();
+  if (w.contests != 0) {
+    if (team.leader()) {
+      for (int k = 0; k < total; ++k) {
+        const int32_t r = w.sealed_row[k], slot = b.row_slot[r];
+        if (w.indexing[r] == kContested) index_page(s, b, slot, s.rows.request[slot], w.sealed_page[k]);
       }
     }
+    team.sync();
   }
-  team.sync();
 }
 
 // How many leading pages of a request's tokens are in the index, with all that their windows need; at least one token
-// is left to compute, and all that it wants logprobs of. Their entries are in Work::entry.
+// is left to compute. Their entries are in Matches::entry.
 template <class Team>
 DP_FN int match_prefix(Team& team, State& s, int32_t q) {
-  Work& w = s.work;
+  Matches& w = s.matches;
   const Prefixes& prefixes = s.prefixes;
-  const int reusable = least(s.requests.length[q] - 1, s.requests.scored[q]);
-  const int limit = least(s.requests.keyed[q], reusable / cfg::kPageSize);
+  const int limit = least(s.requests.keyed[q], (s.requests.length[q] - 1) / cfg::kPageSize);
   team.each(limit, [&](int i) {
     const int32_t entry = find_prefix(s, history_key(s, q, i));
     w.entry[i] = entry != kNone && same_tokens(s, entry, q, i) ? entry : kNone;
@@ -151,28 +208,28 @@ DP_FN int match_prefix(Team& team, State& s, int32_t q) {
   return shorter == Least::kEmpty ? 0 : found - static_cast<int>(shorter);
 }
 
-// Pages of a group that are idle and would be held if a row took the first `pages` of Work::entry.
+// Pages of a group that are idle and would be held if a row took the first `pages` of Matches::entry.
 template <class Team>
 DP_FN int idle_pages(Team& team, const State& s, int group, int pages) {
   const int first = least(pages, first_needed(group, pages * cfg::kPageSize));
   const uint64_t idle = team.reduce(
       pages - first,
       [&](int i) {
-        const int32_t page = s.prefixes.page[group][s.work.entry[first + i]];
+        const int32_t page = s.prefixes.page[group][s.matches.entry[first + i]];
         return uint64_t{s.pages.state[group].holders[page] == 0 ? 1u : 0u};
       },
       Sum());
   return static_cast<int>(idle);
 }
 
-// A row that holds nothing takes the first `pages` of Work::entry, `idle` of which no row holds.
+// A row that holds nothing takes the first `pages` of Matches::entry, `idle` of which no row holds.
 template <class Team>
 DP_FN void reuse_prefix(Team& team, State& s, StepBuffers& b, int32_t slot, int pages, const int* idle) {
   Rows& rows = s.rows;
   for (int g = 0; g < cfg::kGroups; ++g) {
     const int first = least(pages, first_needed(g, pages * cfg::kPageSize));
     team.each(pages - first, [&](int i) {
-      const int32_t page = s.prefixes.page[g][s.work.entry[first + i]];
+      const int32_t page = s.prefixes.page[g][s.matches.entry[first + i]];
       b.table[g][slot][first + i] = page;
       ++s.pages.state[g].holders[page];
       s.pages.state[g].recent[page] = true;

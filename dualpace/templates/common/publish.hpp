@@ -3,46 +3,66 @@
 #include "common/leave.hpp"
 #include "common/ring.hpp"
 #include "common/state.hpp"
+#include "common/team.hpp"
 
 namespace dp {
 
-// What a record says beside the state of its request. `position` is that of a token of the prompt, kNone for one that
-// was generated; `top`: the most probable tokens, if they were asked for.
+// What a record says beside the state of its request. `top`: the most probable tokens, if they were asked for.
 struct Said {
-  int32_t token, position;
+  int32_t token;
   float logprob;
   const TopLogprobs* top;
 };
-constexpr Said kNothing = {kNone, kNone, 0.0f, nullptr};
+constexpr Said kNothing = {kNone, 0.0f, nullptr};
 
-// Writes the record after the `nth` unwritten one of a ring. The caller knows that the ring has room.
+// Writes the record after the `nth` unwritten one of a ring, all but its flag. The caller knows that the ring has room.
 DP_FN inline void write_record(State& s, Ring& memory, RingState& ring, int32_t nth, int32_t q, Said said) {
-  const uint32_t index = ring.token_written + static_cast<uint32_t>(nth);
-  const bool of_prompt = said.position != kNone;
+  const uint32_t at = (ring.token_written + static_cast<uint32_t>(nth)) % cfg::kTokenSlots;
   const int32_t generated = s.requests.length[q] - s.requests.prompt[q];
-  const int32_t place = of_prompt ? said.position : said.token == kNone ? generated : generated - 1;
-  TokenRecord& record = memory.tokens[index % cfg::kTokenSlots];
-  record.tag = s.requests.tag[q];
-  record.index = static_cast<uint32_t>(place);
-  record.token = said.token;
-  record.logprob = said.logprob;
-  record.finish = static_cast<uint32_t>(of_prompt ? Finish::kNone : s.requests.finish[q]);
-  record.prompt_tokens = static_cast<uint32_t>(s.requests.prompt[q]);
-  record.cached_tokens = static_cast<uint32_t>(s.requests.cached[q]);
-  const Sampling& params = s.requests.sampling[q];
-  const int tops = said.top == nullptr ? 0 : most(0, (of_prompt ? params.prompt_logprobs : params.logprobs) - 1);
-  record.top_count = static_cast<uint32_t>(tops);
-  record.of_prompt = of_prompt ? 1 : 0;
-  TopLogprobs& top = memory.tops[index % cfg::kTokenSlots];
+  const int tops = said.top == nullptr ? 0 : most(0, s.requests.sampling[q].logprobs - 1);
+  TokenRecord& record = memory.tokens[at];
+  TokenRecord written;
+  written.tag = s.requests.tag[q];
+  written.index = static_cast<uint32_t>(said.token == kNone ? generated : generated - 1);
+  written.token = said.token;
+  written.logprob = said.logprob;
+  written.finish = static_cast<uint32_t>(s.requests.finish[q]);
+  written.prompt_tokens = static_cast<uint32_t>(s.requests.prompt[q]);
+  written.cached_tokens = static_cast<uint32_t>(s.requests.cached[q]);
+  written.top_count = static_cast<uint32_t>(tops);
+  record.tag = written.tag;
+  record.index = written.index;
+  record.token = written.token;
+  record.logprob = written.logprob;
+  record.finish = written.finish;
+  record.prompt_tokens = written.prompt_tokens;
+  record.cached_tokens = written.cached_tokens;
+  record.top_count = written.top_count;
+  TopLogprobs& top = memory.tops[at];
   for (int k = 0; k < tops; ++k) {
     top.token[k] = said.top->token[k];
     top.logprob[k] = said.top->logprob[k];
   }
-  publish(record.flag, record_flag(ring.epoch, index));
+}
+
+// Stores the flags of the records that were written in this step, last and all at once: to order them behind what the
+// records hold costs the device a round trip to host memory.
+template <class Team>
+DP_FN void announce(Team& team, State& s, RingMemory& m) {
+  for (int r = 0; r < cfg::kRings; ++r) {
+    RingState& ring = s.rings[r];
+    const uint32_t first = ring.announced, count = ring.token_written - first;
+    team.each(static_cast<int>(count), [&](int k) {
+      const uint32_t index = first + static_cast<uint32_t>(k);
+      publish(m.rings[r].tokens[index % cfg::kTokenSlots].flag, record_flag(ring.epoch, index));
+    });
+  }
+  team.sync();
+  team.each(cfg::kRings, [&](int r) { s.rings[r].announced = s.rings[r].token_written; });
 }
 
 // Writes the last records that wait, as far as their rings have room. Those of past epochs nobody reads.
-DP_FN inline void report_ends(State& s, RingMemory& m) {
+DP_RARE inline void report_ends(State s, RingMemory& m) {
   for (int r = 0; r < cfg::kRings; ++r) {
     RingState& ring = s.rings[r];
     while (ring.ended.head != kNone) {

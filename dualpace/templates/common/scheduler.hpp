@@ -38,7 +38,14 @@ DP_FN inline void start(State& s, StepBuffers& b, int32_t vocabulary) {
   for (RingState& ring : s.rings) ring.queue = ring.ended = {kNone, kNone};
 }
 
-DP_FN inline void report(State& s, EngineStatus& status) {
+// What the engine says of itself: words of no order but the heartbeat's, which comes last where one thread stores them.
+template <class Team>
+DP_FN void report(Team& team, State& s, EngineStatus& status) {
+  static_assert(sizeof(Counters) % sizeof(uint64_t) == 0);
+  const auto* counted = reinterpret_cast<const uint64_t*>(&s.counters);
+  auto* shown = reinterpret_cast<uint64_t*>(&status.counters);
+  team.each(sizeof(Counters) / sizeof(uint64_t), [&](int i) { show(shown[i], counted[i]); });
+  if (!team.leader()) return;
   int waiting = 0, scarcest = 0;
   int64_t waiting_tokens = 0;
   for (const RingState& ring : s.rings) {
@@ -49,43 +56,28 @@ DP_FN inline void report(State& s, EngineStatus& status) {
     const auto free = [&](int group) { return static_cast<int64_t>(available(s, group)); };
     if (free(g) * cfg::kPages[scarcest] < free(scarcest) * cfg::kPages[g]) scarcest = g;
   }
-  show(status.steps, s.step);
-  show(status.running, static_cast<uint32_t>(s.rows.running_count));
+  const auto free = static_cast<uint32_t>(available(s, scarcest)), idle = static_cast<uint32_t>(s.pages.idle[scarcest]);
+  const auto running = static_cast<uint32_t>(s.rows.running_count);
+  const uint64_t steps = s.step, heartbeat = ++s.heartbeat;
+  show(status.steps, steps);
+  show(status.running, running);
   show(status.waiting, static_cast<uint32_t>(waiting));
   show(status.waiting_tokens, static_cast<uint64_t>(waiting_tokens));
-  show(status.free_pages, static_cast<uint32_t>(available(s, scarcest)));
-  show(status.cached_pages, static_cast<uint32_t>(s.pages.idle[scarcest]));
+  show(status.free_pages, free);
+  show(status.cached_pages, idle);
   show(status.total_pages, static_cast<uint32_t>(cfg::kPages[scarcest]));
-  show(status.counters.accepted, s.counters.accepted);
-  show(status.counters.finished, s.counters.finished);
-  show(status.counters.aborted, s.counters.aborted);
-  show(status.counters.failed, s.counters.failed);
-  show(status.counters.prefilled, s.counters.prefilled);
-  show(status.counters.generated, s.counters.generated);
-  show(status.counters.preempted, s.counters.preempted);
-  show(status.counters.nonfinite, s.counters.nonfinite);
-  show(status.counters.malformed, s.counters.malformed);
-  show(status.counters.reused, s.counters.reused);
-  show(status.counters.evicted, s.counters.evicted);
-  show(status.counters.exhausted, s.counters.exhausted);
-  show(status.counters.epochs, s.counters.epochs);
-  show(status.counters.attention_bytes, s.counters.attention_bytes);
-  show(status.counters.attention_merge_bytes, s.counters.attention_merge_bytes);
-  show(status.counters.attention_items, s.counters.attention_items);
-  show(status.counters.attention_launches, s.counters.attention_launches);
-  show(status.counters.split_steps, s.counters.split_steps);
-  show(status.counters.workqueue_steps, s.counters.workqueue_steps);
-  show(status.counters.flashinfer_steps, s.counters.flashinfer_steps);
-  show(status.heartbeat, ++s.heartbeat);
+  show(status.heartbeat, heartbeat);
 }
 
 template <class Team>
 DP_FN void schedule(Team& team, State& s, StepBuffers& b, RingMemory& m) {
+  const Sights<Team> sights = look(team, s, m);
   retire(team, s, b, m);
-  poll(team, s, b, m);
+  poll(team, s, b, m, sights);
   admit(team, s, b);
   lay_out(team, s, b);
-  if (team.leader()) report(s, m.status);
+  report(team, s, m.status);
+  announce(team, s, m);
 }
 
 }  // namespace dp

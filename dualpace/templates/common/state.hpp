@@ -8,6 +8,7 @@
 #include "common/layout.hpp"
 #include "common/portable.hpp"
 #include "common/sampler.hpp"
+#include "common/team.hpp"
 
 namespace dp {
 
@@ -57,9 +58,6 @@ struct Requests {
   int32_t next[N], previous[N];
   // Tokens: of the prompt, of the history, of it with KV, and how long the history may and has to become.
   int32_t prompt[N], length[N], computed[N], cached[N], longest[N], shortest[N];
-  // Positions before it were computed once, and what they say of the prompt is said: the longest context where nobody
-  // asked for logprobs of a prompt.
-  int32_t scored[N];
   Sampling sampling[N];
   int32_t stop_count[N];
   int32_t stop[N][kMaxStopTokens];
@@ -152,6 +150,7 @@ struct History {
 // The engine's side of a ring. Indices count records, modulo 2^32.
 struct RingState {
   uint32_t epoch, submit_read, abort_read, token_read, token_written;
+  uint32_t announced;        // token records whose flags are stored
   uint32_t room;             // free token records, as of this step
   uint32_t submits, aborts;  // visible records, as of this step
   bool turned;               // its epoch is new in this step
@@ -161,8 +160,10 @@ struct RingState {
   int64_t arrivals;          // accepted requests
   int64_t queued_tokens;
   Chain queue, ended;
-  Finish cancelled[cfg::kRequestSlots];  // by submit record: ended before it was accepted
 };
+
+// The words of a ring that say what is new in it.
+enum Sight { kSeenEpoch, kSeenTokenRead, kSeenSubmit, kSeenAbort, kSights };
 
 // A request as it was read, once, from memory that others may write.
 struct Incoming {
@@ -175,43 +176,105 @@ struct Incoming {
 // Pages that the clock looks at together.
 constexpr int kSweep = 256;
 
+// What is counted of the rows of a step: pages that they sealed, samples that ended and that failed their requests, and
+// samples of each of the rings that are looked at together.
+constexpr int kSealedPages = 0, kEndedSamples = 1, kFailedSamples = 2, kSamplesOfRing = 3;
+constexpr int kRingsTogether = least(cfg::kRings, 4);
+using RetireCounts = Counts<kSamplesOfRing + kRingsTogether>;
+constexpr int kMostSealed = cfg::kMaxStepTokens / cfg::kPageSize + cfg::kMaxBatch;  // pages in a step
+
+// How the pages that a row sealed in a step go into the prefix index: not at all, because one before them did not; at
+// once; or by the leader, because their buckets or keys are others' too.
+enum Indexing : int32_t { kKeptApart, kUncontested, kContested };
+
 // Lists of a phase, by position in Rows::running or in a list of another kind as said there.
 struct Work {
-  int32_t a[cfg::kMaxSamples], b[cfg::kMaxBatch], c[cfg::kMaxBatch];
+  int32_t a[cfg::kMaxBatch], b[cfg::kMaxBatch], c[cfg::kMaxBatch];
+  RetireCounts retired[cfg::kMaxBatch];  // by batch row
+  Counts<2> chosen[cfg::kMaxBatch];
+  // Pages that a step sealed, by their order: batch row, number, and bucket of the prefix index.
+  int32_t sealed_row[kMostSealed], sealed_page[kMostSealed], sealed_bucket[kMostSealed];
+  int32_t indexing[cfg::kMaxBatch];  // an Indexing by batch row
+  int32_t contests;
+  uint64_t seen[cfg::kRings][kSights];
   int32_t chunk[cfg::kMaxBatch], start[cfg::kMaxBatch], row[cfg::kMaxBatch], sample[cfg::kMaxBatch];
-  int32_t score[cfg::kMaxBatch];
-  bool said[cfg::kMaxSamples];
   int32_t left[cfg::kMaxBatch], kept[cfg::kMaxBatch];
   int32_t request[cfg::kMaxRequests], offset[cfg::kMaxRequests];
-  // Of a prefix, by page: its entry, pages of a group before it, and whether a prefix of one page more can be reused.
-  int32_t entry[cfg::kPagesPerRow], before[cfg::kPagesPerRow + 1];
-  bool usable[cfg::kPagesPerRow];
   int32_t sweep[kSweep], victim[kSweep];
 };
 
-struct State {
+// Of a prefix that is looked for, by page: its entry, pages of a group before it, and whether a prefix of one page more
+// can be reused.
+struct Matches {
+  int32_t entry[cfg::kPagesPerRow], before[cfg::kPagesPerRow + 1];
+  bool usable[cfg::kPagesPerRow];
+};
+
+// What every step reads and writes here and there, for which a CTA takes it to its shared memory.
+struct alignas(16) Desk {
   uint64_t heartbeat, step;
   int32_t vocabulary;  // ids from it on are padding
   int32_t ring_turn;   // ring to be served first
   Counters counters;
-  Requests requests;
   Rows rows;
+  RingState rings[cfg::kRings];
+};
+
+// All that lasts from step to step, and room for what does not.
+struct StateMemory {
+  Desk desk;
+  Requests requests;
   Pages pages;
   Prefixes prefixes;
   History history;
-  RingState rings[cfg::kRings];
+  Finish cancelled[cfg::kRings][cfg::kRequestSlots];  // by submit record: ended before it was accepted
   Incoming incoming;
+  Matches matches;
   Work work;
 };
 
-template <class SomeState>
-DP_FN auto& history_token(SomeState& s, int32_t request, int32_t position) {
+// Where everything is. A handle, which rarely called functions take by value: what is known of it stays known.
+struct State {
+  DP_FN State(StateMemory& m, Desk& desk, Work& lists)
+      : heartbeat(desk.heartbeat),
+        step(desk.step),
+        vocabulary(desk.vocabulary),
+        ring_turn(desk.ring_turn),
+        counters(desk.counters),
+        rows(desk.rows),
+        rings(desk.rings),
+        requests(m.requests),
+        pages(m.pages),
+        prefixes(m.prefixes),
+        history(m.history),
+        cancelled(m.cancelled),
+        incoming(m.incoming),
+        matches(m.matches),
+        work(lists) {}
+  DP_FN explicit State(StateMemory& m) : State(m, m.desk, m.work) {}
+
+  uint64_t &heartbeat, &step;
+  int32_t &vocabulary, &ring_turn;
+  Counters& counters;
+  Rows& rows;
+  RingState (&rings)[cfg::kRings];
+  Requests& requests;
+  Pages& pages;
+  Prefixes& prefixes;
+  History& history;
+  Finish (&cancelled)[cfg::kRings][cfg::kRequestSlots];
+  Incoming& incoming;
+  Matches& matches;
+  Work& work;
+};
+
+DP_FN inline int32_t& history_token(const State& s, int32_t request, int32_t position) {
   const int32_t page = s.requests.history[request][position / cfg::kHistoryPage];
   return s.history.token[page][position % cfg::kHistoryPage];
 }
 
 // The key of the prefix that ends with so-manieth page of a request's tokens.
-DP_FN inline uint64_t& history_key(State& s, int32_t request, int32_t page) {
+DP_FN inline uint64_t& history_key(const State& s, int32_t request, int32_t page) {
   return s.history.key[s.requests.history[request][page / kKeysEach]][page % kKeysEach];
 }
 

@@ -5,8 +5,12 @@
 //   index(), count()     which member this is, of how many
 //   leader()             true in one member
 //   each(n, f)           f(i) once for each i < n, by some member; ends without a barrier
-//   scan(values, n)      exclusive prefix sum in place; returns the total; a barrier before and after
+//   scan(values, n)      exclusive prefix sum in place, of numbers or Counts; returns the total; a barrier before and
+//                        after
 //   reduce(n, f, join)   join over f(i), i < n, of an associative and commutative join; barriers likewise, n may be 0
+//   over(values, n, f)   f(i, values[i]) likewise; a CTA loads several values before it needs the first
+//   add(word, more)      adds to a word of the team's shared memory, with others at the same time
+//   share(n)             constant: the most of n items that are one member's, of those index(), index() + count(), ...
 //
 // Every member calls `scan`, `reduce` and `sync` alike: what decides about a call has to be the same for all.
 #pragma once
@@ -35,8 +39,20 @@ struct Most {
   DP_FN uint64_t operator()(uint64_t a, uint64_t b) const { return most(a, b); }
 };
 
-// Floating-point sums run in this many lanes, whatever the team: lane l takes the items l, l + 256, ...
-constexpr int kLanes = 256;
+// Several counts that a scan adds up at once.
+template <int N>
+struct Counts {
+  int32_t of[N];
+
+  DP_FN Counts& operator+=(const Counts& more) {
+    for (int k = 0; k < N; ++k) of[k] += more.of[k];
+    return *this;
+  }
+};
+constexpr int kMostCounts = 16;  // in a scan
+
+// A long row is cut into this many lanes, whatever the team: lane l takes the items l, l + kLanes, ...
+constexpr int kLanes = 512;
 
 class SerialTeam {
  public:
@@ -46,16 +62,25 @@ class SerialTeam {
   DP_FN int count() const { return 1; }
   DP_FN bool leader() const { return true; }
   DP_FN void sync() {}
+  static constexpr int share(int n) { return n; }
 
   template <class F>
   DP_FN void each(int n, F f) {
     for (int i = 0; i < n; ++i) f(i);
   }
 
-  DP_FN int32_t scan(int32_t* values, int n) {
-    int32_t total = 0;
+  template <class T, class F>
+  DP_FN void over(const T* values, int n, F f) {
+    for (int i = 0; i < n; ++i) f(i, values[i]);
+  }
+
+  DP_FN void add(uint64_t& word, uint64_t more) { word += more; }
+
+  template <class T>
+  DP_FN T scan(T* values, int n) {
+    T total = {};
     for (int i = 0; i < n; ++i) {
-      const int32_t value = values[i];
+      const T value = values[i];
       values[i] = total;
       total += value;
     }
@@ -82,7 +107,7 @@ class ThreadTeam {
     explicit Meeting(int count) : members(count), barrier(count) {}
     int members;
     std::barrier<> barrier;
-    int32_t sums[kMost] = {};
+    alignas(16) int32_t sums[kMost][kMostCounts] = {};
     uint64_t results[kMost] = {};
   };
 
@@ -92,27 +117,38 @@ class ThreadTeam {
   int count() const { return meeting_.members; }
   bool leader() const { return index_ == 0; }
   void sync() { meeting_.barrier.arrive_and_wait(); }
+  static constexpr int share(int n) { return n; }
 
   template <class F>
   void each(int n, F f) {
     for (int i = index_; i < n; i += count()) f(i);
   }
 
-  int32_t scan(int32_t* values, int n) {
+  template <class T, class F>
+  void over(const T* values, int n, F f) {
+    each(n, [&](int i) { f(i, values[i]); });
+  }
+
+  void add(uint64_t& word, uint64_t more) { dp::add(word, more); }
+
+  template <class T>
+  T scan(T* values, int n) {
+    static_assert(sizeof(T) <= sizeof meeting_.sums[0]);
     const int part = (n + count() - 1) / count();
     const int begin = least(index_ * part, n), end = least(begin + part, n);
+    const auto sum_of = [&](int member) -> T& { return *reinterpret_cast<T*>(meeting_.sums[member]); };
     sync();
-    int32_t sum = 0;
+    T sum = {};
     for (int i = begin; i < end; ++i) sum += values[i];
-    meeting_.sums[index_] = sum;
+    sum_of(index_) = sum;
     sync();
-    int32_t before = 0, total = 0;
+    T before = {}, total = {};
     for (int m = 0; m < count(); ++m) {
-      if (m < index_) before += meeting_.sums[m];
-      total += meeting_.sums[m];
+      if (m < index_) before += sum_of(m);
+      total += sum_of(m);
     }
     for (int i = begin; i < end; ++i) {
-      const int32_t value = values[i];
+      const T value = values[i];
       values[i] = before;
       before += value;
     }
@@ -140,52 +176,86 @@ class ThreadTeam {
 
 #else
 
-// One CTA of 256 threads.
-class CtaTeam {
+// One CTA. A scan ends with a barrier and a reduction begins with one, and they tell each other things in places of
+// their own: so nobody is late in reading when a place is written again.
+template <int kCount>
+class CtaTeamOf {
  public:
-  static constexpr int kThreads = kLanes;
-  static constexpr int kLanesEach = 1;
+  static constexpr int kThreads = kCount;
+  static constexpr int kLanesEach = kLanes / kThreads;
   static constexpr int kWarps = kThreads / 32;
 
   // In shared memory.
   struct Meeting {
-    int32_t sums[kWarps];
+    alignas(16) int32_t sums[kWarps][kMostCounts];
     uint64_t results[kWarps];
   };
 
-  __device__ explicit CtaTeam(Meeting& meeting) : meeting_(meeting) {}
+  __device__ explicit CtaTeamOf(Meeting& meeting) : meeting_(meeting) {}
 
   __device__ int index() const { return static_cast<int>(threadIdx.x); }
   __device__ int count() const { return kThreads; }
   __device__ bool leader() const { return threadIdx.x == 0; }
   __device__ void sync() { __syncthreads(); }
+  static constexpr int share(int n) { return (n + kThreads - 1) / kThreads; }
 
   template <class F>
   __device__ void each(int n, F f) {
+#pragma unroll 1
     for (int i = index(); i < n; i += kThreads) f(i);
   }
 
-  __device__ int32_t scan(int32_t* values, int n) {
+  template <class T, class F>
+  __device__ void over(const T* values, int n, F f) {
+    constexpr int kAhead = 8;
+    int i = index();
+    for (; i + (kAhead - 1) * kThreads < n; i += kAhead * kThreads) {
+      T ahead[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) ahead[k] = values[i + k * kThreads];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) f(i + k * kThreads, ahead[k]);
+    }
+    for (; i < n; i += kThreads) f(i, values[i]);
+  }
+
+  // Shared memory adds 32 bits at a time. Each carry is seen by one member, so the halves come out right.
+  __device__ void add(uint64_t& word, uint64_t more) {
+    auto* halves = reinterpret_cast<uint32_t*>(&word);
+    const auto low = static_cast<uint32_t>(more), high = static_cast<uint32_t>(more >> 32);
+    const uint32_t carry = atomicAdd(&halves[0], low) > ~low ? 1 : 0;
+    if (high + carry != 0) atomicAdd(&halves[1], high + carry);
+  }
+
+  template <class T>
+  __device__ T scan(T* values, int n) {
+    static_assert(sizeof(T) <= sizeof meeting_.sums[0]);
     const int part = (n + kThreads - 1) / kThreads;
     const int begin = least(index() * part, n), end = least(begin + part, n);
-    sync();
-    int32_t sum = 0;
+    if (part > 1) sync();  // else each member's value is its own
+    T sum = {};
+#pragma unroll 1
     for (int i = begin; i < end; ++i) sum += values[i];
     const int lane = index() % 32, warp = index() / 32;
-    int32_t through = sum;
+    const auto sum_of = [&](int w) -> T& { return *reinterpret_cast<T*>(meeting_.sums[w]); };
+    T through = sum;
+#pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-      const int32_t lower = __shfl_up_sync(~0u, through, step);
+      const T lower = shifted(through, step);
       if (lane >= step) through += lower;
     }
-    if (lane == 31) meeting_.sums[warp] = through;
+    if (lane == 31) sum_of(warp) = through;
+    T before = shifted(through, 1), total = {};
+    if (lane == 0) before = {};
     sync();
-    int32_t before = through - sum, total = 0;
+#pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      if (w < warp) before += meeting_.sums[w];
-      total += meeting_.sums[w];
+      if (w < warp) before += sum_of(w);
+      total += sum_of(w);
     }
+#pragma unroll 1
     for (int i = begin; i < end; ++i) {
-      const int32_t value = values[i];
+      const T value = values[i];
       values[i] = before;
       before += value;
     }
@@ -197,19 +267,32 @@ class CtaTeam {
   __device__ uint64_t reduce(int n, F f, Join join) {
     sync();
     uint64_t result = Join::kEmpty;
+#pragma unroll 1
     for (int i = index(); i < n; i += kThreads) result = join(result, f(i));
+#pragma unroll
     for (int step = 16; step > 0; step /= 2) result = join(result, __shfl_xor_sync(~0u, result, step));
     if (index() % 32 == 0) meeting_.results[index() / 32] = result;
     sync();
     result = Join::kEmpty;
+#pragma unroll
     for (int w = 0; w < kWarps; ++w) result = join(result, meeting_.results[w]);
-    sync();
     return result;
   }
 
  private:
+  template <class T>
+  static __device__ T shifted(T value, int step) {
+    auto* words = reinterpret_cast<int32_t*>(&value);
+#pragma unroll
+    for (unsigned k = 0; k < sizeof(T) / sizeof(int32_t); ++k) words[k] = __shfl_up_sync(~0u, words[k], step);
+    return value;
+  }
+
   Meeting& meeting_;
 };
+
+using CtaTeam = CtaTeamOf<256>;
+using SamplerTeam = CtaTeamOf<kLanes>;
 
 #endif
 

@@ -1,6 +1,7 @@
 // The scheduler and the sampler as kernels: the shared phases with CTAs as teams.
 #include "common/sample.hpp"
 #include "common/scheduler.hpp"
+#include "cuda/desk.cuh"
 
 namespace dp {
 namespace {
@@ -27,38 +28,38 @@ __device__ void doze(const State& state, const RingMemory& rings, const Drive& d
 }  // namespace
 
 extern "C" {
-__constant__ int64_t dp_state_bytes = sizeof(State);  // what the host has to allocate, zeroed
+__constant__ int64_t dp_state_bytes = sizeof(StateMemory);  // what the host has to allocate, zeroed
+__constant__ int64_t dp_schedule_shared_bytes = sizeof(Seat), dp_drive_shared_bytes = sizeof(Seat);
 }
 
 // Puts `state` and `step`, both zeroed, into their first state. Ids from `vocabulary` on are padding. One thread.
-extern "C" __global__ void __launch_bounds__(1) dp_start(State* state, StepBuffers* step, int32_t vocabulary) {
-  start(*state, *step, vocabulary);
+extern "C" __global__ void __launch_bounds__(1) dp_start(StateMemory* state, StepBuffers* step, int32_t vocabulary) {
+  State s(*state);
+  start(s, *step, vocabulary);
 }
 
 // Takes what the last step sampled, reads the rings and lays out the next step. One CTA.
 extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
-    dp_schedule(State* state, StepBuffers* step, RingMemory* rings) {
-  __shared__ CtaTeam::Meeting meeting;
-  CtaTeam team(meeting);
-  schedule(team, *state, *step, *rings);
+    dp_schedule(StateMemory* state, StepBuffers* step, RingMemory* rings) {
+  at_desk(*state, [&](CtaTeam& team, State& s) { schedule(team, s, *step, *rings); });
 }
 
 // The last node of every step program: schedules until there is a step, and launches its program, which begins when the
 // one that this runs in has ended. Without a launch nothing is left on the device. One CTA.
 extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
-    dp_drive(State* state, StepBuffers* step, RingMemory* rings, Drive* drive) {
-  __shared__ CtaTeam::Meeting meeting;
+    dp_drive(StateMemory* state, StepBuffers* step, RingMemory* rings, Drive* drive) {
   __shared__ bool stopped;
-  CtaTeam team(meeting);
-  for (;;) {
-    schedule(team, *state, *step, *rings);
-    if (team.leader()) stopped = glance(drive->stop) != 0;
-    team.sync();
-    if (stopped || step->rows > 0) break;
-    if (team.leader()) doze(*state, *rings, *drive);
-    team.sync();
-  }
-  if (stopped || !team.leader()) return;
+  at_desk(*state, [&](CtaTeam& team, State& s) {
+    for (;;) {
+      schedule(team, s, *step, *rings);
+      if (team.leader()) stopped = glance(drive->stop) != 0;
+      team.sync();
+      if (stopped || step->rows > 0) break;
+      if (team.leader()) doze(s, *rings, *drive);
+      team.sync();
+    }
+  });
+  if (stopped || threadIdx.x != 0) return;
   const auto program = reinterpret_cast<cudaGraphExec_t>(drive->program[step->program]);
   if (const cudaError_t error = cudaGraphLaunch(program, cudaStreamGraphTailLaunch); error != cudaSuccess) {
     show(drive->error, static_cast<uint32_t>(error));
@@ -72,13 +73,14 @@ extern "C" __global__ void __launch_bounds__(1) dp_announce(RingMemory* rings, u
 }
 
 // Samples the step's rows from `logits` [samples][stride]; `scratch` [grid][kVocab]. Grid: any number of CTAs.
-extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
-    dp_sample(const State* state, StepBuffers* step, const float* logits, int64_t stride, float* scratch) {
-  __shared__ CtaTeam::Meeting meeting;
+extern "C" __global__ void __launch_bounds__(SamplerTeam::kThreads, 2)
+    dp_sample(StateMemory* state, StepBuffers* step, const float* logits, int64_t stride, float* scratch) {
+  __shared__ SamplerTeam::Meeting meeting;
   __shared__ SamplerMemory memory;
-  CtaTeam team(meeting);
+  SamplerTeam team(meeting);
+  const State s(*state);
   for (unsigned i = blockIdx.x; i < step->samples; i += gridDim.x) {
-    sample(team, *state, *step, static_cast<int>(i), logits + i * stride, scratch + int64_t{blockIdx.x} * cfg::kVocab,
+    sample(team, s, *step, static_cast<int>(i), logits + i * stride, scratch + int64_t{blockIdx.x} * cfg::kVocab,
            memory);
     team.sync();
   }

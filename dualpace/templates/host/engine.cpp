@@ -16,7 +16,8 @@ struct Bench {
 
 struct Engine {
   dp::RingMemory& memory;
-  std::unique_ptr<dp::State> state = std::make_unique<dp::State>();
+  std::unique_ptr<dp::StateMemory> state_memory = std::make_unique<dp::StateMemory>();
+  std::unique_ptr<dp::State> state = std::make_unique<dp::State>(*state_memory);
   std::unique_ptr<dp::StepBuffers> buffers = std::make_unique<dp::StepBuffers>();
   std::vector<Bench> benches = {};
   dp::Backoff backoff = {};
