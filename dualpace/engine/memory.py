@@ -29,7 +29,7 @@ class RingMemoryError(Exception):
 
 
 class RingMemory:
-    """The mapping, zeroed apart from its header. `address` is where it lies in this process."""
+    """The mapping, zeroed apart from its header. `address` is where it lies in this process, `file` its descriptor."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
         """Make the file at `path`, replacing what an engine that is gone left there. Raises RingMemoryError."""
@@ -41,7 +41,7 @@ class RingMemory:
     def _make(self, path: Path, plan: Plan, last_epoch: int) -> None:
         """Make the file under another name, whole and locked, then rename it; `last_epoch` 0 says there is none yet."""
         try:
-            self._file, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            self.file, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         except OSError as error:
             raise RingMemoryError(
                 f"{path}: cannot make it: {error.strerror}; give --rings a writable folder"
@@ -49,9 +49,9 @@ class RingMemory:
         temporary = Path(name)
         try:
             # Reserved now, so that a store cannot fail later for want of room.
-            os.posix_fallocate(self._file, 0, self.size)
+            os.posix_fallocate(self.file, 0, self.size)
             self._lock()
-            self._map = mmap.mmap(self._file, self.size)
+            self._map = mmap.mmap(self.file, self.size)
             self._whole = (ctypes.c_char * self.size).from_buffer(self._map)
             self.address = ctypes.addressof(self._whole)
             self._write_header(plan, last_epoch + 1)
@@ -60,10 +60,10 @@ class RingMemory:
             else:
                 path.hardlink_to(temporary)
         except FileExistsError as error:
-            os.close(self._file)
+            os.close(self.file)
             raise RingMemoryError(_taken(path)) from error
         except OSError as error:
-            os.close(self._file)
+            os.close(self.file)
             raise RingMemoryError(self._shortage(path, error)) from error
         finally:
             temporary.unlink(missing_ok=True)
@@ -71,16 +71,16 @@ class RingMemory:
     def close(self) -> None:
         """Unmap, and remove the file if it is still this one."""
         try:
-            if os.path.samestat(self.path.stat(), os.fstat(self._file)):
+            if os.path.samestat(self.path.stat(), os.fstat(self.file)):
                 self.path.unlink()
         except FileNotFoundError:
             pass
         del self._whole
         self._map.close()
-        os.close(self._file)
+        os.close(self.file)
 
     def _lock(self) -> None:
-        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _write_lock(_ENGINE_BYTE))
+        fcntl.fcntl(self.file, fcntl.F_OFD_SETLK, _write_lock(_ENGINE_BYTE))
 
     def _write_header(self, plan: Plan, epoch: int) -> None:
         abi.fixed_view("EngineStatus").from_address(self.address + _STATUS).epoch = epoch

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import torch
 
+from dualpace.engine.claims import ending_dead_claims
 from dualpace.engine.executor import Executor
 from dualpace.engine.kernels import Kernels
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.provision import Say, StoppedError, read_bundle, vocabulary, weights
 from dualpace.engine.scheduler import HostScheduler
-from dualpace.plan.manifest import HOST_ENGINE, BundleError
+from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, BundleError
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
 
@@ -41,7 +42,8 @@ def serve(bundle: Path, rings: Path, threads: int, stopped: Callable[[], bool], 
             say(f"ready, {threads} threads, {kernels.isa} kernels")
             scheduler.announce(ready=True)
             try:
-                _loop(scheduler, executor, stopped)
+                with ending_dead_claims(bundle / HOST_RING, memory):
+                    _loop(scheduler, executor, stopped)
             finally:
                 scheduler.announce(stopped=True)
     except StoppedError:

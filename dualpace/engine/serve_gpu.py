@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 from cuda.bindings import driver
 
+from dualpace.engine.claims import ending_dead_claims
 from dualpace.engine.device import Cubin, check, mapped
 from dualpace.engine.drive import DriveError, Driver, GpuEngine
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.provision import Say, StoppedError, read_bundle, vocabulary, weights
-from dualpace.plan.manifest import CUDA_ENGINE, BundleError
+from dualpace.plan.manifest import CUDA_ENGINE, HOST_RING, BundleError
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
 
@@ -45,7 +46,8 @@ def serve(bundle: Path, rings: Path, drive: Driver, stopped: Callable[[], bool],
             engine.start()
             say(f"ready on {torch.cuda.get_device_name()} after {time.monotonic() - begin:.1f} s")
             try:
-                _watch(engine, drive, stopped)
+                with ending_dead_claims(bundle / HOST_RING, memory):
+                    _watch(engine, drive, stopped)
             finally:
                 engine.stop()
     except StoppedError:

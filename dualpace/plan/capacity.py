@@ -70,6 +70,8 @@ class _Sizing:
         chunk = spec.scheduler.prefill_chunk
         self.chunk = min(PREFILL_CHUNK[target.kind], self.ceiling) if chunk == "auto" else chunk
         self.layout = KvLayout(model, attention.page_size, self.chunk, target.count)
+        # Each ring is owed one.
+        self.requests = max(rows + spec.scheduler.max_queued_requests, spec.nic.rings)
         self.limit = int(target.memory * spec.target.memory_fraction)
         self.weights = -(-parameters(model) * model.element_bytes // target.count)
         self.host = offload.host_budget // target.count if offload.mode != "off" else 0
@@ -91,7 +93,9 @@ class _Sizing:
         """Buffers for rows of up to `context` tokens, `kv_tokens` in all."""
         model, rows, tokens, queued = self.model, self.rows, self.rows + self.chunk, self.spec.scheduler
         page_size = self.attention.page_size
-        history_pages = memory.history_pages(self.queued_tokens(context), queued.max_queued_requests, kv_tokens, rows)
+        history_pages = memory.history_pages(
+            self.queued_tokens(context), queued.max_queued_requests, kv_tokens, context, rows, self.spec.nic.rings
+        )
         return _Buffers(
             activations=self._activations(context),
             # Beside its logits each row has a scratch to be sampled with.
@@ -104,7 +108,7 @@ class _Sizing:
                 tokens,
                 context,
                 page_size,
-                requests=rows + queued.max_queued_requests,
+                requests=self.requests,
                 pages=-(-kv_tokens // page_size),
             ),
         )
@@ -200,8 +204,9 @@ class _Sizing:
             prefill_chunk=self.chunk,
             max_queued_requests=queued,
             max_queued_tokens=self.queued_tokens(context),
-            max_requests=rows + queued,
+            max_requests=self.requests,
             max_context=context,
+            prefix_reuse=self.spec.scheduler.prefix_reuse,
             history_page=memory.HISTORY_PAGE,
             history_pages=history_pages,
             programs=(*decode, *mixed),

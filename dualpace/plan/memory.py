@@ -8,6 +8,8 @@ from dualpace.plan.structs import MAX_BIAS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 HISTORY_PAGE = 256
 WORD_BYTES = 4
 TOKEN_BYTES = 4
+# Tokens of history for each token of KV: some 300 bytes beside a hundred thousand.
+LIVES_PER_KV = 64
 FP32_BYTES = 4
 # On the CPU: rows of a weight-streaming product, elements of a weight that are widened to fp32 at a time for a product
 # by torch, and bytes of an attention task.
@@ -106,9 +108,16 @@ def scheduler_bytes(
     return 4 * (step + requests * request + pages * page)
 
 
-def history_pages(queued_tokens: int, queued_requests: int, active_tokens: int, rows: int) -> int:
-    """Pages of token history: every waiting prompt and every running row, each with one page partly filled."""
-    return -(-queued_tokens // HISTORY_PAGE) + queued_requests + -(-active_tokens // HISTORY_PAGE) + rows
+def history_pages(queued_tokens: int, queued_requests: int, kv_tokens: int, context: int, rows: int, rings: int) -> int:
+    """Pages of token history: of waiting prompts, each with one page partly filled, and of running rows.
+
+    A row has them for its whole life, and a request that names no length may live up to the context; so rows get many
+    times what the KV takes. Each ring is owed the longest prompt and the longest life.
+    """
+    longest = -(-context // HISTORY_PAGE)
+    prompts = -(-queued_tokens // HISTORY_PAGE) + queued_requests
+    lives = min(rows * longest, LIVES_PER_KV * -(-kv_tokens // HISTORY_PAGE))
+    return max(prompts, rings * longest) + max(lives, rings * longest)
 
 
 def history_bytes(pages: int, page_size: int) -> int:

@@ -159,7 +159,7 @@ class Program(Frozen):
 
 
 class Schedule(Frozen):
-    """Capacities of the scheduler. `max_requests` is rows plus queue; token counts are in tokens."""
+    """Capacities of the scheduler. `max_requests` is rows plus queue, or a ring each; token counts are in tokens."""
 
     max_batch: int
     prefill_chunk: int
@@ -167,6 +167,7 @@ class Schedule(Frozen):
     max_queued_tokens: int
     max_requests: int
     max_context: int
+    prefix_reuse: bool
     history_page: int
     history_pages: int
     programs: tuple[Program, ...]

@@ -78,6 +78,7 @@ def _programs(plan: Plan) -> Iterator[tuple[str, ...]]:
     yield "decode", f"up to {decode} rows"
     yield "mixed", f"up to {mixed} tokens, {schedule.prefill_chunk:,} of prefill"
     yield "queue", f"{schedule.max_queued_requests:,} requests, {schedule.max_queued_tokens:,} prompt tokens"
+    yield "prefixes", "reused" if schedule.prefix_reuse else "computed anew"
 
 
 def _memory_title(plan: Plan) -> str:

@@ -218,7 +218,7 @@ STRUCTS: tuple[Struct, ...] = (
         "Indices of a ring's three queues. Each counts records read, modulo 2^32, from 0 in every epoch.",
         LINE,
         (
-            _line("epoch", "by the frontend: its claim of the ring, 0 before the first"),
+            _line("epoch", "by the frontend: odd from claim to close, even from then on; by the engine if it dies"),
             _line("token_read", "by the frontend"),
             _line("seen_epoch", "by the engine: the epoch that the two counts below belong to"),
             Field("submit_read", "u32", doc="by the engine; the arena spans of these records are free"),

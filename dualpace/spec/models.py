@@ -167,6 +167,9 @@ class SchedulerSection(Section):
     max_queued_tokens: Annotated[int, Field(gt=0, le=2**32)] | Auto = Field(
         "auto", description="Prompt tokens that may wait.", examples=[1048576]
     )
+    prefix_reuse: bool = Field(
+        True, description="Whether a prompt takes the KV of an equal beginning that is still there.", examples=[True]
+    )
 
 
 class NicSection(Section):

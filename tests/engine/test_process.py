@@ -1,5 +1,6 @@
 """The engine's process, driven over its rings."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -7,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from dualpace.engine.ring import Finish, FrontendRing, SamplingParams
 from dualpace.engine.scheduler import HostScheduler, LayoutError
 from dualpace.engine.serve import serve
 from dualpace.model.random import random_weights
+from dualpace.plan.abi import fixed_view
 from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, MANIFEST, BundleError, read_manifest
 from tests.engine.rows import Rows
 
@@ -100,6 +102,48 @@ def test_sigterm_ends_what_runs_tells_frontends_and_removes_the_rings(engine):
     assert status.stopped
     assert not status.alive
     assert not rings.exists()
+
+
+def status(rings: Path) -> ctypes.Structure:
+    """What the engine says of itself, to whoever reads its file without a claim."""
+    kind = fixed_view("EngineStatus")
+    with rings.open("rb") as file:
+        file.seek(ctypes.sizeof(fixed_view("MemoryHeader")))
+        return kind.from_buffer_copy(file.read(ctypes.sizeof(kind)))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+FRONTEND = """
+import sys, time
+from dualpace.engine.ring import FrontendRing, SamplingParams
+ring = FrontendRing(sys.argv[1], sys.argv[2])
+for tag in range(12):
+    assert ring.submit(tag, [1 + tag] * 20, SamplingParams(max_tokens=450, temperature=0.0))
+time.sleep(600)
+"""
+
+
+def test_what_a_killed_frontend_left_is_free_soon_though_no_other_comes(bundle, engine):
+    _, ring, rings = engine
+    wait_until(lambda: status(rings).ready == 1, 60)
+    ring.close()
+    with subprocess.Popen([sys.executable, "-c", FRONTEND, bundle / HOST_RING, rings]) as frontend:
+        # It does not read, and its ring has no room for all of their tokens.
+        wait_until(lambda: status(rings).waiting + status(rings).running == 12, 60)
+        assert status(rings).free_pages < status(rings).total_pages
+        frontend.kill()
+    wait_until(lambda: status(rings).waiting + status(rings).running == 0, 2)
+    assert status(rings).free_pages == status(rings).total_pages
+    again = FrontendRing(bundle / HOST_RING, rings)
+    assert again.submit(1, [5, 6, 7], GREEDY)
+    assert again.wait(10.0)[0].tag == 1
+    again.close()
 
 
 def test_a_library_of_another_page_size_is_refused_although_its_step_buffers_are_equal(bundle, tmp_path):

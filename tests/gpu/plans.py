@@ -106,6 +106,7 @@ def plan(
             max_queued_tokens=8192,
             max_requests=max_batch + 8,
             max_context=context,
+            prefix_reuse=True,
             history_page=history_page,
             history_pages=-(-context // history_page) * (max_batch + 8),
             programs=(

@@ -101,6 +101,7 @@ def plan_for(config: PretrainedConfig, family: str, dtype: str = "fp32", weights
             max_queued_tokens=1,
             max_requests=1,
             max_context=1,
+            prefix_reuse=True,
             history_page=1,
             history_pages=1,
             programs=(),

@@ -104,6 +104,8 @@ def test_capacities_can_hold_what_they_promise(deployment):
     schedule, rings = found.schedule, found.rings
     assert schedule.max_queued_tokens >= schedule.max_context
     assert schedule.history_pages * schedule.history_page >= schedule.max_queued_tokens + schedule.max_context
+    assert schedule.history_pages * schedule.history_page >= 2 * rings.rings * schedule.max_context
+    assert schedule.max_requests >= rings.rings
     assert rings.arena_words >= 4 * schedule.max_context
     assert rings.token_slots >= 4 * schedule.max_batch
     assert all(n & (n - 1) == 0 for n in (rings.request_slots, rings.token_slots, rings.arena_words))
@@ -114,6 +116,11 @@ def test_capacities_can_hold_what_they_promise(deployment):
     assert list(schedule.programs) == sorted(schedule.programs, key=lambda p: (p.kind, p.tokens))
     assert found.attention.split_tokens % found.attention.page_size == 0
     assert all(floor.rows <= schedule.max_batch and floor.context <= schedule.max_context for floor in found.floors)
+
+
+def test_prefix_reuse_is_on_unless_it_is_turned_off():
+    assert plan(LLAMA_8B).schedule.prefix_reuse
+    assert not plan(LLAMA_8B, scheduler={"prefix_reuse": False}).schedule.prefix_reuse
 
 
 def test_shared_structs_fit_the_memory_that_the_plan_gives_them():

@@ -1,6 +1,8 @@
 // Both ends of the rings at once: the engine steps in one thread while each frontend submits and aborts in one and
-// reads in another, as a process would. `ends REQUESTS`, of each frontend.
+// reads in another, as a process would. The last frontend is broken: it goes on writing to what it has submitted, which
+// the engine may be reading. `ends REQUESTS`, of each frontend.
 #include <atomic>
+#include <random>
 #include <thread>
 
 #include "ring_file.hpp"
@@ -12,8 +14,8 @@ using namespace dp;
 constexpr int kPrompt = 2 * cfg::kPageSize + 3;
 constexpr uint32_t kTokens = 9;
 
-// What each request ends with, and that its tokens come in order, untorn.
-void read_all(Frontend& frontend, uint64_t requests) {
+// What each request ends with, and that its tokens come in order, untorn. Of a broken frontend's, that each ends once.
+void read_all(Frontend& frontend, uint64_t requests, bool broken) {
   std::vector<uint32_t> next(requests);
   TokenRecord records[cfg::kTokenSlots];
   TopLogprobs tops[cfg::kTokenSlots];
@@ -23,19 +25,33 @@ void read_all(Frontend& frontend, uint64_t requests) {
       const TokenRecord& record = records[i];
       expect(record.tag < requests && record.index == next[record.tag], "an event is lost or torn");
       const auto finish = static_cast<Finish>(record.finish);
-      expect(record.token == kNone || record.token == static_cast<int32_t>((record.tag + record.index) % cfg::kVocab),
+      expect(broken || record.token == kNone ||
+                 record.token == static_cast<int32_t>((record.tag + record.index) % cfg::kVocab),
              "a token is torn");
       if (record.token != kNone) ++next[record.tag];
       if (finish == Finish::kNone) continue;
       ++ended;
       const bool early = record.tag % 3 == 0 && (finish == Finish::kAbort || finish == Finish::kStop);
-      expect(early || (finish == Finish::kLength && next[record.tag] == kTokens), "a wrong end");
+      expect(broken || early || (finish == Finish::kLength && next[record.tag] == kTokens), "a wrong end");
       next[record.tag] = UINT32_MAX;
     }
   }
 }
 
-void write_all(Frontend& frontend, uint64_t requests) {
+// Writes nonsense over what is in the ring, a word at a time.
+void scribble(Ring& ring, std::minstd_rand& random) {
+  for (SubmitRecord& record : ring.submits) {
+    const uint32_t begin = record.arena_begin;
+    for (uint32_t i = 0; i < sizeof(RequestParams) / 4 + kPrompt; ++i) {
+      const auto value = static_cast<uint32_t>(random() % 4 == 0 ? random() : random() % 64);
+      if (random() % 8 == 0) show(ring.arena[(begin + i) % cfg::kArenaWords], value);
+    }
+    if (random() % 8 == 0) show(record.arena_begin, static_cast<uint32_t>(random() % cfg::kArenaWords));
+  }
+}
+
+void write_all(Frontend& frontend, uint64_t requests, bool broken) {
+  std::minstd_rand random;
   RequestParams params = {};
   params.prompt_tokens = kPrompt;
   params.max_tokens = kTokens;
@@ -47,6 +63,7 @@ void write_all(Frontend& frontend, uint64_t requests) {
     for (int i = 0; i < kPrompt; ++i) prompt[i] = static_cast<int32_t>(i == 0 ? tag % cfg::kVocab : tag % 2);
     const uint32_t index = frontend.submitted;
     while (dp_ring_submit(&frontend, tag, &params, prompt, error, sizeof error) == 0) std::this_thread::yield();
+    if (broken) scribble(frontend.ring, random);
     if (tag % 3 == 0) {
       while (dp_ring_end(&frontend, index, tag % 2 == 0 ? 1 : 0) == 0) std::this_thread::yield();
     }
@@ -81,13 +98,14 @@ int main(int count, char** arguments) {
   {
     std::vector<std::jthread> sides;
     for (Frontend* frontend : frontends) {
-      sides.emplace_back([=] { write_all(*frontend, requests); });
-      sides.emplace_back([=] { read_all(*frontend, requests); });
+      const bool broken = frontend == frontends.back();
+      sides.emplace_back([=] { write_all(*frontend, requests, broken); });
+      sides.emplace_back([=] { read_all(*frontend, requests, broken); });
     }
   }
   done = true;
   stepping.join();
-  for (Frontend* frontend : frontends) dp_ring_close(frontend);
+  for (Frontend* frontend : frontends) RingFile::release(frontend);
   dp_engine_schedule(&engine);
   expect(at_rest(*engine.state), "something is held at rest");
   dp_engine_destroy(&engine);

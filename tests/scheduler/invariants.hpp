@@ -83,20 +83,31 @@ inline const char* broken_pages(State& s, const StepBuffers& b, int g) {
   return ledger.complete() ? nullptr : "a page is lost";
 }
 
+// What a ring is said to hold is what its requests do.
+inline const char* broken_holdings(const State& s, int r) {
+  int requests = 0, prompts = 0, lives = 0;
+  for (int q = 0; q < Requests::N; ++q) {
+    if (s.requests.phase[q] == Phase::kFree || s.requests.ring[q] != r) continue;
+    ++requests;
+    (s.requests.fresh[q] ? prompts : lives) += s.requests.history_count[q];
+  }
+  if (requests != s.rings[r].requests) return "a ring's requests are miscounted";
+  return prompts == s.rings[r].prompts && lives == s.rings[r].lives ? nullptr : "a ring's history is miscounted";
+}
+
 inline const char* broken_requests(const State& s) {
   Ledger slots(Requests::N), history(cfg::kHistoryPages), rows(Rows::N);
   if (!own_all(slots, s.requests.free)) return "a request slot is free twice";
   if (!own_all(history, s.history.free)) return "a history page is free twice";
   if (!own_all(rows, s.rows.free)) return "a row slot is free twice";
-  int fresh = 0;
   for (int r = 0; r < cfg::kRings; ++r) {
     const RingState& ring = s.rings[r];
     int queued = 0, previous = kNone;
+    if (const char* fault = broken_holdings(s, r)) return fault;
     for (int32_t q = ring.queue.head; q != kNone; previous = q, q = s.requests.next[q]) {
       if (s.requests.phase[q] != Phase::kQueued || s.requests.ring[q] != r) return "a queue holds what does not wait";
       if (s.requests.previous[q] != previous) return "a queue's links disagree";
       if (!slots.own(q)) return "a request is in two places";
-      if (s.requests.fresh[q]) fresh += s.requests.history_count[q];
       ++queued;
     }
     if (queued != ring.queued || ring.queue.tail != previous) return "a queue's count is wrong";
@@ -106,7 +117,13 @@ inline const char* broken_requests(const State& s) {
       if (!slots.own(q)) return "a request is in two places";
     }
   }
-  if (fresh != s.history.queued) return "the queue's share of the history is wrong";
+  int slots_owed = 0, history_owed = 0;
+  for (const RingState& ring : s.rings) {
+    slots_owed += most(0, 1 - ring.requests);
+    history_owed += most(0, kHistoryPagesEach - ring.prompts) + most(0, kHistoryPagesEach - ring.lives);
+  }
+  if (s.requests.free.count < slots_owed) return "a request slot that a ring is owed is taken";
+  if (s.history.free.count < history_owed) return "history that a ring is owed is taken";
   for (int i = 0; i < s.rows.running_count; ++i) {
     const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
     if (!rows.own(slot) || !slots.own(q)) return "a row runs twice";

@@ -39,6 +39,7 @@ def small_plan(
     token_slots: int = 64,
     arena_words: int = 1024,
     vocab: int = VOCAB,
+    prefix_reuse: bool = True,
 ) -> Plan:
     """`windows` and `pages` are by layer group."""
     counts = {"rings": rings, "request_slots": request_slots, "token_slots": token_slots, "arena_words": arena_words}
@@ -62,7 +63,7 @@ def small_plan(
         schedule=Schedule(
             max_batch=max_batch, prefill_chunk=prefill_chunk, max_queued_requests=queue,
             max_queued_tokens=queued_tokens, max_requests=max_batch + queue, max_context=context,
-            history_page=history_page, history_pages=history_pages,
+            prefix_reuse=prefix_reuse, history_page=history_page, history_pages=history_pages,
             programs=(
                 Program(kind="decode", rows=max_batch, tokens=max_batch),
                 Program(kind="mixed", rows=max_batch, tokens=max_batch + prefill_chunk),
@@ -98,10 +99,10 @@ TIGHT = small_plan(
     arena_words=256,
     queue=5,
     queued_tokens=200,
-    history_pages=48,
+    history_pages=31,
 )
 # Pages of two tokens and a window of one, chunks cut by the windowed pool.
 NARROW = small_plan("narrow", windows=(1, 0), pages=(4, 48), page_size=2, max_batch=3, history_page=4, history_pages=99)
-# History for little more than one long request and the prompts that wait, so that admission waits for history too.
-FORGETFUL = small_plan("forgetful", pages=(14,), rings=2, history_pages=13, request_slots=8)
+# History for one long life beside what each ring is owed, so that admission waits for history too.
+FORGETFUL = small_plan("forgetful", pages=(14,), rings=2, history_pages=31, request_slots=8)
 PLANS = {plan.name: plan for plan in (ROOMY, TIGHT, NARROW, FORGETFUL)}

@@ -8,6 +8,7 @@ from dualpace.build.errors import BuildError
 from dualpace.build.toolchain import find_compiler
 from dualpace.build.units import CUDA
 from dualpace.render.sources import render
+from tests.plans import example
 
 from .plans import TIGHT
 
@@ -17,7 +18,8 @@ def test_the_device_compiler_takes_the_same_source_without_a_warning(tmp_path):
         compiler = find_compiler("nvcc")
     except BuildError as error:
         pytest.skip(str(error))
-    plan = TIGHT.model_copy(update={"target": TIGHT.target.model_copy(update={"kind": "cuda", "sm": "90a"})})
+    target = TIGHT.target.model_copy(update={"kind": "cuda", "sm": "90a"})
+    plan = TIGHT.model_copy(update={"target": target, "policy": example("llama-3.1-8b-h200").policy})
     for path, text in render(plan).items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text)

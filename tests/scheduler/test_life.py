@@ -257,7 +257,7 @@ def test_prompts_that_wait_for_history_do_not_hold_up_who_has_it(toys):
     while toy.rings[0].status().preempted == 0:
         toy.step()
         toy.read(0)
-    # Once the first has ended, these two take all history pages that the preempted one does not hold.
+    # These wait for what the preempted one and its ring are owed.
     toy.submit([3] * 5 * page, SamplingParams(max_tokens=context - 5 * page), ring=1)
     toy.submit([4] * 2 * page, SamplingParams(max_tokens=1), ring=1)
     toy.drain(limit=400)

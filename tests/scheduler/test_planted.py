@@ -81,6 +81,24 @@ PLANTED = [
         "if (s.rings[r].rows <= s.rings[r].room) continue;",
         "if (s.rings[r].rows <= cfg::kTokenSlots) continue;",
     ),
+    (
+        "a ring that stalls keeps what others wait for: paused rows do not give way",
+        "common/admit.hpp",
+        "would_fit = paused > 0;",
+        "would_fit = false;",
+    ),
+    (
+        "a ring that stalls keeps what others wait for: it takes all history",
+        "common/share.hpp",
+        "free.count - prompts - lives >= owed;",
+        "free.count - prompts - lives >= 0;",
+    ),
+    (
+        "counts that are compared and not subtracted: a ring whose writer has passed 2^32 seems to have all its room",
+        "common/poll.hpp",
+        "least(ring.token_written - ring.token_read, cfg::kTokenSlots)",
+        "least(ring.token_written - least(ring.token_read, ring.token_written), cfg::kTokenSlots)",
+    ),
 ]
 
 
@@ -93,5 +111,5 @@ def test_a_planted_bug_is_noticed(tmp_path, file, right, wrong):
     # A planted bug may leave a parameter unused.
     program = compile_program(tmp_path, "stress.cpp", "-w")
     result = subprocess.run([program, "100000", "1", "1"], capture_output=True, text=True, timeout=120)
-    assert result.returncode != 0
-    assert "fault: " in result.stderr
+    # By a fault, which aborts, or by a crash.
+    assert result.returncode < 0, result.stdout

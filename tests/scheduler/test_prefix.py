@@ -114,6 +114,18 @@ def test_a_preempted_row_finds_its_pages(toys):
     assert [request.cached for request in requests] == [0, 0]
 
 
+def test_without_reuse_everything_is_computed_and_nothing_is_kept(toys):
+    toy = toys(small_plan("no reuse", pages=(13,), max_batch=2, prefix_reuse=False))
+    assert [run(toy, TEXT[:30]).cached for _ in range(2)] == [0, 0]
+    for n, count in ((0, 30), (0, 60)):
+        toy.submit(TEXT[n : n + 30], SamplingParams(max_tokens=count))
+    toy.drain()
+    toy.check()
+    status = toy.rings[0].status()
+    assert status.preempted >= 1
+    assert (status.reused, status.cached_pages) == (0, 0)
+
+
 def test_keys_that_a_frontend_made_up_find_nothing(toys):
     toy = toys(ROOMY)
     run(toy, TEXT[: 2 * PAGE + 1])

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from .engines import compile_program, write_sources
-from .plans import NARROW, ROOMY, TIGHT
+from .plans import FORGETFUL, NARROW, ROOMY, TIGHT
 
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 THREAD = ("-fsanitize=thread", "-g")
@@ -47,13 +47,14 @@ def programs(tmp_path_factory):
             TIGHT,
             500_000,
             {
-                "ended": 50_000, "preempted": 2_000, "exhausted": 400_000, "epochs": 5_000, "wraps": 50_000,
-                "reused": 20_000, "evicted": 200_000, "aborted": 20_000, "malformed": 1_000, "closed": 2_000,
-                "killed": 1_000,
+                "ended": 40_000, "preempted": 2_000, "exhausted": 200_000, "epochs": 5_000, "wraps": 50_000,
+                "reused": 20_000, "evicted": 200_000, "aborted": 20_000, "malformed": 800, "closed": 2_000,
+                "killed": 1_000, "laps": 3_000, "stalls": 30,
             },
         ),
-        (NARROW, 300_000, {"ended": 20_000, "preempted": 100, "exhausted": 100_000, "wraps": 5_000, "reused": 10_000}),
+        (NARROW, 300_000, {"ended": 15_000, "preempted": 100, "exhausted": 100_000, "wraps": 5_000, "reused": 10_000}),
         (ROOMY, 200_000, {"ended": 40_000, "epochs": 3_000, "wraps": 10_000, "reused": 200_000, "evicted": 200_000}),
+        (FORGETFUL, 100_000, {"ended": 5_000, "preempted": 500, "laps": 300, "stalls": 5}),
     ],
     ids=lambda value: getattr(value, "name", None),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 // An engine over the toy model with a frontend a ring, all in one thread, so that a run repeats: what happens follows
 // from a source of choices. Requests arrive in bursts, some of them with a common beginning; they are aborted, or
-// finished by their frontend; frontends stall, close their ring, die without a word, and write nonsense.
+// finished by their frontend; frontends stall, some for as good as ever, close their ring, die without a word, and
+// write nonsense.
 #pragma once
 #include <unordered_map>
 #include <vector>
@@ -13,7 +14,7 @@ namespace dp {
 struct Asked {
   int ring;
   uint32_t index;
-  uint64_t since;  // step of its arrival
+  uint64_t since;  // look of its arrival
   int prompt;
   std::vector<int32_t> tokens;  // that it ends with if nothing ends it before
   Finish finish;
@@ -22,21 +23,24 @@ struct Asked {
 };
 
 struct Tally {
-  uint64_t steps, ended, wraps, closed, killed, longest_wait;
+  uint64_t steps, ended, wraps, laps, stalls, closed, killed, longest_wait;
 };
 
 // `Source::draw(n)` is a choice from 0 to n - 1, `Source::more()` whether there are any left.
 template <class Source, class Schedule>
 class World {
  public:
-  static constexpr uint64_t kLongestWait = 5000;
+  // Looks of the scheduler that a request waits at most while its frontend does not stall for ever, whatever others do.
+  static constexpr uint64_t kLongestWait = 3000, kForEver = 2 * kLongestWait;
 
   World(Source& source, Schedule schedule) : source_(source), schedule_(schedule) {
     for (int r = 0; r < cfg::kRings; ++r) ends_[r].frontend = file_.claim(r);
+    step();
+    for (int r = 0; r < cfg::kRings; ++r) near_the_end(r);
     for (uint64_t t = 0; t < 3; ++t) texts_[t] = text(t, cfg::kMaxContext);
   }
   ~World() {
-    for (End& end : ends_) dp_ring_close(end.frontend);
+    for (End& end : ends_) RingFile::release(end.frontend);
     dp_engine_destroy(engine_);
   }
   World(const World&) = delete;
@@ -49,6 +53,7 @@ class World {
       step();
       for (int r = 0; r < cfg::kRings; ++r) listen(r);
     }
+    for (End& end : ends_) wake(end);
     for (uint64_t i = 0; !asked_.empty(); ++i) {
       step();
       for (int r = 0; r < cfg::kRings; ++r) read(r);
@@ -65,7 +70,9 @@ class World {
  private:
   struct End {
     Frontend* frontend;
-    uint32_t stalled = 0;
+    uint64_t stalled = 0;  // looks for which it does not read
+    uint64_t awake = 0;    // the look at which it last woke after having stalled for ever
+    bool for_ever = false;
   };
 
   uint32_t draw(uint32_t n) { return source_.draw(n); }
@@ -80,6 +87,10 @@ class World {
     if (what < 48) return end_some();
     if (what < 58) return spoil();
     const int r = static_cast<int>(draw(cfg::kRings));
+    // Whoever waits for a ring that stalls has nothing else to end the wait.
+    for (const End& end : ends_) {
+      if (end.for_ever) return;
+    }
     what < 62 ? leave(r) : die(r);
   }
 
@@ -101,7 +112,7 @@ class World {
     words.insert(words.end(), own.begin(), own.end());
     const int room = cfg::kMaxContext - length;
     const int count = one_in(2) ? room : least(room, 1 + static_cast<int>(draw(20)));
-    Asked request = {r, 0, tally.steps, length, continuation(words, count), Finish::kLength};
+    Asked request = {r, 0, looks_, length, continuation(words, count), Finish::kLength};
     if (length >= kLongestHistory) request.finish = Finish::kError, request.tokens.clear();
     if (length + count > kLongestHistory && length < kLongestHistory)
       request.tokens.resize(static_cast<size_t>(kLongestHistory - length));
@@ -126,6 +137,7 @@ class World {
     expect(result >= 0, error);
     if (result == 0) return;
     tally.wraps += request.index > 0 && request.index % cfg::kRequestSlots == 0 ? 1 : 0;
+    tally.laps += frontend.submitted == 0 ? 1 : 0;
     order_.push_back(tag_);
     asked_.emplace(tag_, std::move(request));
   }
@@ -155,54 +167,95 @@ class World {
     }
   }
 
+  // One that may be ended or spoilt. Every third is left alone, so that nothing but its turn ends its wait.
   Asked* some() {
     if (order_.empty()) return nullptr;
     const auto found = asked_.find(order_[draw(static_cast<uint32_t>(least<size_t>(order_.size(), 256)))]);
-    return found == asked_.end() ? nullptr : &found->second;
+    return found == asked_.end() || found->first % 3 == 0 ? nullptr : &found->second;
   }
 
   void leave(int r) {
-    dp_ring_close(ends_[r].frontend);
-    ends_[r].frontend = file_.claim(r);
-    forget(r);
+    RingFile::release(ends_[r].frontend);
+    claim(r);
     ++tally.closed;
   }
 
-  // Its locks go, and not a word is written.
+  // Whether or not the engine has found it dead, another takes its place.
   void die(int r) {
-    Frontend* frontend = ends_[r].frontend;
-    munmap(&frontend->memory, sizeof frontend->memory);
-    close(frontend->file);
-    delete frontend;
-    ends_[r].frontend = file_.claim(r);
-    forget(r);
+    RingFile::die(ends_[r].frontend);
+    if (one_in(2)) bury(r);
+    claim(r);
     ++tally.killed;
   }
 
-  void forget(int r) {
-    ends_[r].stalled = 0;
+  void bury(int r) {
+    end_dead_claims(file_.memory(), file_.file());
+    step();
+    for (int other = 0; other < cfg::kRings; ++other) {
+      const RingState& ring = state().rings[other];
+      expect(is_open(ring.epoch) == (other != r), "a living frontend is taken for dead, or a dead one for living");
+      expect(other != r || ring.requests == 0, "a dead frontend's requests live on");
+    }
+  }
+
+  void claim(int r) {
+    ends_[r] = {file_.claim(r)};
     std::erase_if(asked_, [&](const auto& entry) { return entry.second.ring == r; });
     std::erase_if(order_, [&](uint64_t tag) { return !asked_.contains(tag); });
+    if (!one_in(2)) return;
+    step();
+    near_the_end(r);
+  }
+
+  // Lets both sides of an epoch that has just begun count on from shortly before 2^32.
+  void near_the_end(int r) {
+    constexpr uint32_t kFrom = UINT32_MAX - 2 * cfg::kRequestSlots;
+    Frontend& frontend = *ends_[r].frontend;
+    RingState& ring = state().rings[r];
+    RingControl& control = frontend.ring.control;
+    frontend.submitted = frontend.freed = frontend.aborted = frontend.token_read = kFrom;
+    ring.submit_read = ring.abort_read = ring.token_written = ring.announced = ring.token_read = kFrom;
+    control.submit_read = control.abort_read = control.token_read = kFrom;
   }
 
   void step() {
     StepBuffers& b = *engine_of(engine_).buffers;
     schedule_(state(), b, file_.memory());
     if (const char* wrong = broken(state(), b)) fault(wrong);
-    idle_ = b.rows == 0 ? idle_ + 1 : 0;
-    expect(idle_ < kLongestWait, "nothing runs any more");
+    if (++looks_ % 256 == 0) expect_patience();
     if (b.rows == 0) return;
     toy_.run(b);
     ++tally.steps;
   }
 
+  uint64_t waited(const Asked& request) const { return looks_ - most(request.since, ends_[request.ring].awake); }
+
+  void expect_patience() const {
+    for (const auto& [tag, request] : asked_) {
+      expect(ends_[request.ring].for_ever || waited(request) < kLongestWait, "a request waits for ever");
+    }
+  }
+
   void listen(int r) {
-    if (ends_[r].stalled > 0) {
-      --ends_[r].stalled;
+    End& end = ends_[r];
+    if (end.stalled > 0) {
+      if (--end.stalled == 0) wake(end);
       return;
     }
-    if (one_in(64)) ends_[r].stalled = draw(200);
+    if (one_in(64)) stall(end, draw(200));
     if (!one_in(5)) read(r);
+  }
+
+  void stall(End& end, uint32_t looks) {
+    end.for_ever = looks == 199;
+    end.stalled = end.for_ever ? kForEver : looks;
+    tally.stalls += end.for_ever ? 1 : 0;
+  }
+
+  void wake(End& end) {
+    if (end.for_ever) end.awake = looks_;
+    end.for_ever = false;
+    end.stalled = 0;
   }
 
   void read(int r) {
@@ -210,7 +263,9 @@ class World {
     TopLogprobs tops[cfg::kTokenSlots];
     const uint32_t before = ends_[r].frontend->token_read;
     const int n = dp_ring_wait(ends_[r].frontend, records, tops, cfg::kTokenSlots, 0);
-    tally.wraps += (before + static_cast<uint32_t>(n)) / cfg::kTokenSlots - before / cfg::kTokenSlots;
+    const uint32_t after = ends_[r].frontend->token_read;
+    tally.wraps += (after - before + before % cfg::kTokenSlots) / cfg::kTokenSlots;
+    tally.laps += after < before ? 1 : 0;
     for (int i = 0; i < n; ++i) take(r, records[i]);
   }
 
@@ -221,8 +276,7 @@ class World {
     const auto finish = static_cast<Finish>(record.finish);
     if (!request.spoiled) check(request, record, finish);
     if (finish == Finish::kNone) return;
-    tally.longest_wait = most(tally.longest_wait, tally.steps - request.since);
-    expect(tally.steps - request.since < kLongestWait, "a request waits for ever");
+    tally.longest_wait = most(tally.longest_wait, waited(request));
     ++tally.ended;
     asked_.erase(found);
     std::erase(order_, record.tag);
@@ -251,7 +305,7 @@ class World {
   std::vector<int32_t> texts_[3];
   std::unordered_map<uint64_t, Asked> asked_;
   std::vector<uint64_t> order_;  // tags by arrival
-  uint64_t tag_ = 0, idle_ = 0;
+  uint64_t tag_ = 0, looks_ = 0;
 };
 
 }  // namespace dp

@@ -5,6 +5,7 @@
 #include "common/leave.hpp"
 #include "common/request.hpp"
 #include "common/ring.hpp"
+#include "common/share.hpp"
 #include "common/state.hpp"
 #include "common/team.hpp"
 
@@ -12,31 +13,29 @@ namespace dp {
 
 DP_FN constexpr int history_pages(int tokens) { return (tokens + cfg::kHistoryPage - 1) / cfg::kHistoryPage; }
 
-static_assert(cfg::kHistoryPages >= kHistoryPagesEach, "one request of the longest context must fit the history");
-
-// Whether the queue takes a prompt now. Rings share its limits evenly, and a queue that is empty takes any prompt.
-// Fresh requests leave room in the history for the whole life of the first of them, so that it can always be admitted.
-DP_FN inline bool has_place(const State& s, const RingState& ring, int prompt, int claimed) {
-  const int pages = history_pages(prompt);
-  if (pages > s.history.free.count) return false;
-  if (s.history.queued > 0 && s.history.queued + pages > cfg::kHistoryPages - kHistoryPagesEach) return false;
+// Whether the queue takes a prompt now. Open rings share its limits evenly, and a ring with none queued takes any
+// prompt.
+DP_FN inline bool has_place(const State& s, int r, int prompt) {
+  const RingState& ring = s.rings[r];
+  if (!leaves_history(s, r, history_pages(prompt), 0)) return false;
   if (ring.queued == 0) return true;
-  return ring.queued < most(1, cfg::kMaxQueuedRequests / claimed) &&
-         ring.queued_tokens + prompt <= cfg::kMaxQueuedTokens / claimed;
+  const int open = open_rings(s);
+  return ring.queued < most(1, cfg::kMaxQueuedRequests / open) &&
+         ring.queued_tokens + prompt <= cfg::kMaxQueuedTokens / open;
 }
 
 // Reads the span once into `incoming` and `q`'s stop ids; false if it is not what a ring library writes.
 DP_FN inline bool read_span(State& s, const Ring& memory, const SubmitRecord& record, int32_t q) {
   constexpr uint32_t kHead = sizeof(RequestParams) / 4;
-  const uint32_t begin = record.arena_begin, words = record.arena_words;
-  if (record.type != static_cast<uint32_t>(RecordType::kSubmit)) return false;
+  const uint32_t begin = glance(record.arena_begin), words = glance(record.arena_words);
+  if (glance(record.type) != static_cast<uint32_t>(RecordType::kSubmit)) return false;
   if (words < kHead || words > cfg::kArenaWords || begin > cfg::kArenaWords - words) return false;
   RequestParams& params = s.incoming.params;
-  for (uint32_t i = 0; i < kHead; ++i) reinterpret_cast<uint32_t*>(&params)[i] = memory.arena[begin + i];
+  for (uint32_t i = 0; i < kHead; ++i) reinterpret_cast<uint32_t*>(&params)[i] = glance(memory.arena[begin + i]);
   if (check(params) != Fault::kSound || span_words(params) != words) return false;
   if (static_cast<int>(params.prompt_tokens) >= kLongestHistory) return false;
   for (uint32_t i = 0; i < params.stop_count; ++i) {
-    s.requests.stop[q][i] = static_cast<int32_t>(memory.arena[begin + kHead + i]);
+    s.requests.stop[q][i] = static_cast<int32_t>(glance(memory.arena[begin + kHead + i]));
     if (!in_vocabulary(s.requests.stop[q][i])) return false;
   }
   s.incoming.bias_begin = begin + kHead + params.stop_count;
@@ -45,13 +44,14 @@ DP_FN inline bool read_span(State& s, const Ring& memory, const SubmitRecord& re
 }
 
 // The leader's part: sets `incoming`, and the request slot apart from its history.
-DP_RARE inline void take_record(State s, int r, const Ring& memory, uint32_t index, int claimed) {
+DP_RARE inline void take_record(State s, int r, const Ring& memory, uint32_t index) {
   RingState& ring = s.rings[r];
   Requests& requests = s.requests;
   Incoming& incoming = s.incoming;
   incoming.request = kNone;
   incoming.refused = false;
-  ring.blocked = requests.free.count == 0;
+  // A frontend that does not read could submit and abort for ever: each end would wait in a request slot.
+  ring.blocked = ring.room == 0 || !leaves_slots(s, r);
   if (ring.blocked) return;
   const int32_t q = requests.free.item[requests.free.count - 1];
   const uint32_t at = index % cfg::kRequestSlots;
@@ -60,16 +60,17 @@ DP_RARE inline void take_record(State s, int r, const Ring& memory, uint32_t ind
   const RequestParams& p = incoming.params;
   const int prompt = sound ? static_cast<int>(p.prompt_tokens) : 0;
   if (sound && cancelled == Finish::kNone) {
-    ring.blocked = !has_place(s, ring, prompt, claimed);
+    ring.blocked = !has_place(s, r, prompt);
     if (ring.blocked) return;
   }
   --requests.free.count;
+  ++ring.requests;
   s.cancelled[r][at] = Finish::kNone;
   incoming.request = q;
   requests.ring[q] = static_cast<uint8_t>(r);
   requests.epoch[q] = ring.epoch;
   requests.index[q] = index;
-  requests.tag[q] = memory.submits[at].tag;
+  requests.tag[q] = glance(memory.submits[at].tag);
   requests.row[q] = kNone;
   requests.pace[q] = Pace::kFast;
   requests.finish[q] = Finish::kNone;
@@ -110,8 +111,8 @@ DP_FN uint64_t copy_biases(Team& team, State& s, const Ring& memory) {
   float* biases = s.requests.bias[q];
   const int count = s.requests.bias_count[q];
   team.each(count, [&](int i) {
-    ids[i] = static_cast<int32_t>(memory.arena[begin + static_cast<uint32_t>(i)]);
-    biases[i] = float_of(memory.arena[begin + static_cast<uint32_t>(count + i)]);
+    ids[i] = static_cast<int32_t>(glance(memory.arena[begin + static_cast<uint32_t>(i)]));
+    biases[i] = float_of(glance(memory.arena[begin + static_cast<uint32_t>(count + i)]));
   });
   return team.reduce(count, [&](int i) { return uint64_t{sound_bias(ids, i, biases[i]) ? 0u : 1u}; }, Sum());
 }
@@ -124,7 +125,7 @@ DP_RARE void copy_prompt(Team team, State s, const Ring& memory) {
   faults += team.reduce(
       prompt,
       [&](int i) {
-        const int32_t token = static_cast<int32_t>(memory.arena[begin + static_cast<uint32_t>(i)]);
+        const int32_t token = static_cast<int32_t>(glance(memory.arena[begin + static_cast<uint32_t>(i)]));
         history_token(s, q, i) = token;
         return uint64_t{in_vocabulary(token) ? 0u : 1u};
       },
@@ -132,7 +133,7 @@ DP_RARE void copy_prompt(Team team, State s, const Ring& memory) {
   const int pages = prompt / cfg::kPageSize;
   team.each(pages, [&](int page) {
     const uint32_t* words = &memory.arena[begin + static_cast<uint32_t>(prompt + 2 * page)];
-    history_key(s, q, page) = uint64_t{words[1]} << 32 | words[0];
+    history_key(s, q, page) = uint64_t{glance(words[1])} << 32 | glance(words[0]);
   });
   if (!team.leader()) return;
   if (faults == 0) {
@@ -140,7 +141,7 @@ DP_RARE void copy_prompt(Team team, State s, const Ring& memory) {
     ++s.rings[s.requests.ring[q]].arrivals;
     s.requests.keyed[q] = pages;
     s.requests.fresh[q] = true;
-    s.history.queued += s.requests.history_count[q];
+    s.rings[s.requests.ring[q]].prompts += s.requests.history_count[q];
     enqueue(s, q, false);
   } else {
     ++s.counters.malformed;
@@ -154,16 +155,13 @@ DP_RARE void copy_prompt(Team team, State s, const Ring& memory) {
 
 template <class Team>
 DP_FN void accept(Team& team, State& s, RingMemory& m) {
-  int claimed = 0;
-  for (int r = 0; r < cfg::kRings; ++r) claimed += s.rings[r].epoch != 0 ? 1 : 0;
-  claimed = most(1, claimed);
   for (int i = 0; i < cfg::kRings; ++i) {
     const int r = (s.ring_turn + i) % cfg::kRings;
     RingState& ring = s.rings[r];
     uint32_t accepted = 0;
     while (accepted < ring.submits) {
       team.sync();
-      if (team.leader()) take_record(s, r, m.rings[r], ring.submit_read + accepted, claimed);
+      if (team.leader()) take_record(s, r, m.rings[r], ring.submit_read + accepted);
       team.sync();
       if (s.incoming.request == kNone) break;
       if (!s.incoming.refused) copy_prompt(team, s, m.rings[r]);

@@ -4,6 +4,7 @@
 #include "common/leave.hpp"
 #include "common/pages.hpp"
 #include "common/prefix.hpp"
+#include "common/share.hpp"
 #include "common/state.hpp"
 #include "common/team.hpp"
 
@@ -45,36 +46,64 @@ DP_FN bool is_short(Team& team, const State& s) {
   return lacks;
 }
 
-// While the running rows' demand exceeds the pages, the row that loses least is requeued: paused ones first, then the
-// one with the least KV, the last admitted among equals. The row with the most KV that can run is never it, unless it
-// is alone, and then it fits; so something always finishes. One after the other, because what a row gives back depends
-// on who else holds it.
+// Requeues the row that loses least: paused ones first, then the one with the least KV, the last admitted among equals.
+// One after the other, because what a row gives back depends on who else holds it.
+template <class Team>
+DP_RARE void requeue_row(Team team, State s, StepBuffers& b) {
+  Rows& rows = s.rows;
+  const int n = rows.running_count;
+  const uint64_t lowest = team.reduce(
+      n,
+      [&](int i) {
+        const int32_t slot = rows.running[i];
+        const auto computed = static_cast<uint64_t>(s.requests.computed[rows.request[slot]]);
+        return uint64_t{rows.paused[slot] ? 0u : 1u} << 63 | computed << 31 | static_cast<uint64_t>(n - 1 - i);
+      },
+      Least());
+  if (team.leader()) rows.leave[rows.running[n - 1 - static_cast<int>(lowest & 0x7FFFFFFF)]] = Leave::kRequeue;
+  leave_rows(team, s, b);
+}
+
+// While the running rows' demand exceeds the pages. The row with the most KV that can run is never requeued, unless it
+// is alone, and then it fits; so something always finishes.
 template <class Team>
 DP_FN void preempt(Team& team, State& s, StepBuffers& b) {
-  Rows& rows = s.rows;
-  while (is_short(team, s)) {
-    const int n = rows.running_count;
-    const uint64_t lowest = team.reduce(
-        n,
-        [&](int i) {
-          const int32_t slot = rows.running[i];
-          const auto computed = static_cast<uint64_t>(s.requests.computed[rows.request[slot]]);
-          return uint64_t{rows.paused[slot] ? 0u : 1u} << 63 | computed << 31 | static_cast<uint64_t>(n - 1 - i);
-        },
-        Least());
-    if (team.leader()) rows.leave[rows.running[n - 1 - static_cast<int>(lowest & 0x7FFFFFFF)]] = Leave::kRequeue;
-    leave_rows(team, s, b);
-  }
+  while (is_short(team, s)) requeue_row(team, s, b);
 }
+
+DP_FN inline int paused_rows(const State& s) {
+  int paused = 0;
+  for (const RingState& ring : s.rings) paused += static_cast<int>(ring.rows - least(ring.rows, ring.room));
+  return paused;
+}
+
+// The most that a group's lack can fall by if all paused rows leave: less where they share pages with others.
+template <class Team>
+DP_FN int64_t paused_pages(Team& team, const State& s, int group) {
+  const Rows& rows = s.rows;
+  return static_cast<int64_t>(team.reduce(
+      rows.running_count,
+      [&](int i) {
+        const int32_t slot = rows.running[i];
+        const int pages = row_demand(s, group, slot) + rows.end[group][slot] - rows.first[group][slot];
+        return static_cast<uint64_t>(rows.paused[slot] ? pages : 0);
+      },
+      Sum()));
+}
+
+// A page for each row that runs beside the new one, and for that, so that admission does not cause preemption at once.
+DP_FN constexpr int headroom(int running) { return running == 0 ? 0 : running + 1; }
 
 // The leader's part of an admission: history for the whole life of the request, a row slot, and the end of the batch.
 DP_FN inline void give_row(State& s, int32_t q) {
   Requests& requests = s.requests;
   dequeue(s, q);
-  for (int i = requests.history_count[q]; i < history_pages(requests.longest[q]); ++i) {
+  const int pages = history_pages(requests.longest[q]);
+  s.rings[requests.ring[q]].lives += pages - requests.history_count[q];
+  for (int i = requests.history_count[q]; i < pages; ++i) {
     requests.history[q][i] = s.history.free.item[--s.history.free.count];
   }
-  requests.history_count[q] = history_pages(requests.longest[q]);
+  requests.history_count[q] = pages;
   const int32_t slot = s.rows.free.item[--s.rows.free.count];
   requests.phase[q] = Phase::kRunning;
   requests.row[q] = slot;
@@ -86,44 +115,51 @@ DP_FN inline void give_row(State& s, int32_t q) {
   ++s.rings[requests.ring[q]].rows;
 }
 
-// Who is next: rings take turns, and within a ring its queue's first. kNone: nobody can be.
-DP_FN inline int32_t next_request(const State& s, bool& history_short) {
+// Who is next: rings take turns, and within a ring its queue's first, if its ring has room for its records and the
+// history for its whole life. A ring that lacks history is passed over: its own lives end, and then there is enough.
+DP_FN inline int32_t next_request(const State& s) {
   for (int i = 0; i < cfg::kRings; ++i) {
-    const RingState& ring = s.rings[(s.ring_turn + i) % cfg::kRings];
+    const int r = (s.ring_turn + i) % cfg::kRings;
+    const RingState& ring = s.rings[r];
     const int32_t head = ring.queue.head;
     if (head == kNone || ring.room <= ring.rows) continue;
-    const int more = history_pages(s.requests.longest[head]) - s.requests.history_count[head];
-    // What has run holds its history already, and may be what others wait for.
-    history_short = history_short || more > s.history.free.count;
-    if (!history_short || !s.requests.fresh[head]) return head;
+    const int waiting = s.requests.history_count[head], life = history_pages(s.requests.longest[head]);
+    if (!s.requests.fresh[head] || leaves_history(s, r, -waiting, life)) return head;
   }
   return kNone;
 }
 
-// Admits while there are rows, tokens in the step's budget and pages for all that the new row has to compute, with a
-// page of headroom for each running row, so that admission does not cause preemption at once. Nothing overtakes a
-// request that waits for pages.
+// Admits while there are rows, tokens in the step's budget and pages for all that the new row has to compute. Nothing
+// overtakes a request that waits for them, but paused rows give way to it, if that lets it in: their frontends may have
+// stalled for ever. They have no room for a record, so they are not admitted again before they can run.
 template <class Team>
-DP_RARE void admit_waiting(Team team, State s, StepBuffers& b, int64_t budget, int64_t* lack) {
-  bool history_short = false;
-  while (s.rows.free.count > 0 && budget > 0) {
-    const int32_t q = next_request(s, history_short);
+DP_RARE void admit_waiting(Team team, State s, StepBuffers& b, int64_t budget) {
+  int64_t lack[cfg::kGroups];
+  for (int g = 0; g < cfg::kGroups; ++g) lack[g] = shortage(team, s, g);
+  while (budget > 0 && s.rows.free.count + paused_rows(s) > 0) {
+    const int32_t q = next_request(s);
     if (q == kNone) break;
     const int pages = match_prefix(team, s, q), reused = pages * cfg::kPageSize;
-    const int running = s.rows.running_count, length = s.requests.length[q];
-    const int headroom = running == 0 ? 0 : running + 1;
-    int idle[cfg::kGroups];
-    bool fits = true;
+    const int running = s.rows.running_count, paused = paused_rows(s), length = s.requests.length[q];
+    int idle[cfg::kGroups], wanted[cfg::kGroups];
+    bool fits = s.rows.free.count > 0, would_fit = paused > 0;
     for (int g = 0; g < cfg::kGroups; ++g) {
       idle[g] = idle_pages(team, s, g, pages);
-      lack[g] += idle[g] + demand(g, least(pages, first_needed(g, reused)), pages, reused, length);
-      fits = fits && lack[g] + headroom <= 0;
+      wanted[g] = idle[g] + demand(g, least(pages, first_needed(g, reused)), pages, reused, length);
+      fits = fits && lack[g] + wanted[g] + headroom(running) <= 0;
+    }
+    for (int g = 0; g < cfg::kGroups && !fits && would_fit; ++g) {
+      would_fit = lack[g] + wanted[g] + headroom(running - paused) <= paused_pages(team, s, g);
     }
     team.sync();
     if (!fits) {
-      if (team.leader()) ++s.counters.exhausted;
-      break;
+      if (team.leader()) s.counters.exhausted += would_fit ? 0 : 1;
+      if (!would_fit) break;
+      requeue_row(team, s, b);
+      for (int g = 0; g < cfg::kGroups; ++g) lack[g] = shortage(team, s, g);
+      continue;
     }
+    for (int g = 0; g < cfg::kGroups; ++g) lack[g] += wanted[g];
     budget -= length - reused;
     const bool fresh = s.requests.fresh[q];
     team.sync();
@@ -153,8 +189,6 @@ DP_FN void admit(Team& team, State& s, StepBuffers& b) {
   bool waiting = false;
   for (int r = 0; r < cfg::kRings; ++r) waiting = waiting || s.rings[r].queued > 0;
   if (!waiting) return;
-  int64_t lack[cfg::kGroups];
-  for (int g = 0; g < cfg::kGroups; ++g) lack[g] = shortage(team, s, g);
   const auto pending = [&](int i) {
     const int32_t q = s.rows.request[rows.running[i]];
     return static_cast<uint64_t>(rows.paused[rows.running[i]] ? 0 : s.requests.length[q] - s.requests.computed[q]);
@@ -164,7 +198,7 @@ DP_FN void admit(Team& team, State& s, StepBuffers& b) {
   const uint64_t prefilling =
       team.reduce(rows.running_count, [&](int i) { return pending(i) > 1 ? pending(i) : uint64_t{0}; }, Sum());
   const int64_t room = least<int64_t>(cfg::kPrefillChunk, cfg::kMaxStepTokens - static_cast<int64_t>(decoding));
-  admit_waiting(team, s, b, room - static_cast<int64_t>(prefilling), lack);
+  admit_waiting(team, s, b, room - static_cast<int64_t>(prefilling));
   team.sync();
 }
 

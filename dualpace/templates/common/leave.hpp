@@ -28,7 +28,10 @@ DP_FN inline void dequeue(State& s, int32_t q) {
   unlink(s.requests, ring.queue, q);
   --ring.queued;
   ring.queued_tokens -= s.requests.length[q];
-  if (s.requests.fresh[q]) s.history.queued -= s.requests.history_count[q];
+  if (s.requests.fresh[q]) {
+    ring.prompts -= s.requests.history_count[q];
+    ring.lives += s.requests.history_count[q];
+  }
   s.requests.fresh[q] = false;
 }
 
@@ -42,6 +45,7 @@ DP_FN inline void end_request(State& s, int32_t q, Finish finish) {
 
 DP_FN inline void free_request(State& s, int32_t q) {
   s.requests.phase[q] = Phase::kFree;
+  --s.rings[s.requests.ring[q]].requests;
   s.requests.free.item[s.requests.free.count++] = q;
 }
 

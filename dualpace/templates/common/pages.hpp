@@ -200,7 +200,7 @@ DP_FN void take_pages(Team& team, State& s, StepBuffers& b, int group, const int
   team.sync();
 }
 
-// Gives back the history pages of the requests work.request[0..n).
+// Gives back the history pages of the requests work.request[0..n), none of which is fresh.
 template <class Team>
 DP_RARE void drop_history(Team team, State s, int n) {
   int32_t *list = s.work.request, *offset = s.work.offset;
@@ -211,8 +211,13 @@ DP_RARE void drop_history(Team team, State s, int n) {
     s.history.free.item[s.history.free.count + i] = s.requests.history[list[k]][i - offset[k]];
   });
   team.sync();
-  team.each(n, [&](int k) { s.requests.history_count[list[k]] = 0; });
-  if (team.leader()) s.history.free.count += total;
+  if (team.leader()) {
+    s.history.free.count += total;
+    for (int k = 0; k < n; ++k) {
+      s.rings[s.requests.ring[list[k]]].lives -= s.requests.history_count[list[k]];
+      s.requests.history_count[list[k]] = 0;
+    }
+  }
   team.sync();
 }
 

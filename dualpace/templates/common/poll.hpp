@@ -65,12 +65,14 @@ DP_FN inline void take_sights(const State& s, int r, const Ring& memory) {
 
 // What a record of the abort queue ends a request with; kNone if no ring library writes such a record.
 DP_FN inline Finish reason_of(const AbortRecord& record) {
-  if (record.type == static_cast<uint32_t>(RecordType::kAbort)) return Finish::kAbort;
-  return record.type == static_cast<uint32_t>(RecordType::kFinish) ? Finish::kStop : Finish::kNone;
+  const uint32_t type = glance(record.type);
+  if (type == static_cast<uint32_t>(RecordType::kAbort)) return Finish::kAbort;
+  return type == static_cast<uint32_t>(RecordType::kFinish) ? Finish::kStop : Finish::kNone;
 }
 
 // Marks the requests of past epochs, and those that abort records name. One that is not accepted yet is cancelled then.
-// Of several records for one request the first counts.
+// Of several records for one request the first counts. Each member reads a record once; where a broken frontend changes
+// it meanwhile, they may read different ones, which name requests of its ring alone.
 template <class Team>
 DP_RARE void mark(Team team, State s, int r, const Ring& memory) {
   RingState& ring = s.rings[r];
@@ -82,7 +84,7 @@ DP_RARE void mark(Team team, State s, int r, const Ring& memory) {
   }
   for (uint32_t k = 0; k < ring.aborts; ++k) {
     const AbortRecord& record = memory.aborts[(ring.abort_read + k) % cfg::kRequestSlots];
-    const uint32_t index = record.index;
+    const uint32_t index = glance(record.index);
     const Finish reason = reason_of(record);
     if (team.leader()) {
       Finish& cancelled = s.cancelled[r][index % cfg::kRequestSlots];
@@ -145,10 +147,12 @@ DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m, const Sight
   if (marked) end_marked(team, s, b);
   team.sync();
   if (team.leader()) {
+    bool ended = false;
     for (int r = 0; r < cfg::kRings; ++r) {
       RingState& ring = s.rings[r];
       RingControl& control = m.rings[r].control;
       s.counters.epochs += ring.turned ? 1 : 0;
+      ended = ended || ring.ended.head != kNone;
       ring.abort_read += ring.aborts;
       if (ring.turned || ring.aborts > 0) publish(control.abort_read, ring.abort_read);
       if (ring.turned) {
@@ -156,6 +160,7 @@ DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m, const Sight
         publish(control.seen_epoch, ring.epoch);
       }
     }
+    if (ended) report_ends(s, m);  // before others look for request slots
   }
   accept(team, s, m);
   if (team.leader()) report_ends(s, m);

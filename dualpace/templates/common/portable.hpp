@@ -55,7 +55,8 @@ DP_FN inline void publish(T& word, T value) {
   SharedWord<T>(word).store(value, order::memory_order_release);
 }
 
-// For counts that order nothing: whole, but no more.
+// One load, whole and in no order: for counts, and for memory that another process may write to at any time, where a
+// plain load may be done twice, once to check and once to use.
 template <class T>
 DP_FN inline T glance(const T& word) {
   return SharedWord<T>(const_cast<T&>(word)).load(order::memory_order_relaxed);
@@ -64,6 +65,12 @@ DP_FN inline T glance(const T& word) {
 template <class T>
 DP_FN inline void show(T& word, T value) {
   SharedWord<T>(word).store(value, order::memory_order_relaxed);
+}
+
+// Stores `value` if the word is still `expected`.
+template <class T>
+DP_FN inline void replace(T& word, T expected, T value) {
+  SharedWord<T>(word).compare_exchange_strong(expected, value, order::memory_order_acq_rel);
 }
 
 // For sums whose order does not matter, of one team. Returns what the word was.

@@ -125,15 +125,17 @@ DP_FN void seal(Team& team, State& s, StepBuffers& b, int total) {
     const int before = sealed_before(b, r), after = sealed_after(b, r), slot = b.row_slot[r];
     if (before == after) return;
     const int32_t q = s.rows.request[slot];
-    for (int page = requests.keyed[q]; page < after; ++page) history_key(s, q, page) = next_key(s, q, page);
-    requests.keyed[q] = most(requests.keyed[q], after);
+    if (cfg::kPrefixReuse) {
+      for (int page = requests.keyed[q]; page < after; ++page) history_key(s, q, page) = next_key(s, q, page);
+      requests.keyed[q] = most(requests.keyed[q], after);
+    }
     const int first = w.retired[r].of[kSealedPages];
     for (int page = before; page < after; ++page) {
       w.sealed_row[first + page - before] = r;
       w.sealed_page[first + page - before] = page;
     }
     const bool follows = s.rows.indexed[slot] == before && (before == 0 || b.table[kAnchor][slot][before - 1] != kNone);
-    w.indexing[r] = follows ? kUncontested : kKeptApart;
+    w.indexing[r] = cfg::kPrefixReuse && follows ? kUncontested : kKeptApart;
   });
   if (team.leader()) w.contests = 0;
   team.sync();
@@ -175,6 +177,7 @@ DP_FN void seal(Team& team, State& s, StepBuffers& b, int total) {
 // is left to compute. Their entries are in Matches::entry.
 template <class Team>
 DP_FN int match_prefix(Team& team, State& s, int32_t q) {
+  if (!cfg::kPrefixReuse) return 0;
   Matches& w = s.matches;
   const Prefixes& prefixes = s.prefixes;
   const int limit = least(s.requests.keyed[q], (s.requests.length[q] - 1) / cfg::kPageSize);

@@ -13,6 +13,9 @@ DP_FN constexpr uint64_t record_flag(uint32_t epoch, uint32_t index) {
   return uint64_t{epoch} << 32 | static_cast<uint32_t>(index + 1);
 }
 
+// A frontend claims a ring with an odd epoch, and gives it up, or is found dead, with the even one that follows.
+DP_FN constexpr bool is_open(uint32_t epoch) { return epoch % 2 == 1; }
+
 // How many records from index `read` on are there, at most `limit`.
 template <class Record, uint32_t kSlots>
 DP_FN uint32_t visible(const Record (&records)[kSlots], uint32_t epoch, uint32_t read, uint32_t limit = kSlots) {

@@ -142,7 +142,6 @@ struct Prefixes {
 
 struct History {
   FreeList<cfg::kHistoryPages> free;
-  int32_t queued;  // pages that fresh requests hold
   int32_t token[cfg::kHistoryPages][cfg::kHistoryPage];
   uint64_t key[cfg::kHistoryPages][kKeysEach];
 };
@@ -156,6 +155,8 @@ struct RingState {
   bool turned;               // its epoch is new in this step
   bool blocked;              // its next request has to wait for others to end
   uint32_t rows;             // running requests
+  int32_t requests;          // all that have a request slot
+  int32_t prompts, lives;    // history pages of requests that never had a row, and of the others
   int32_t queued;            // waiting requests
   int64_t arrivals;          // accepted requests
   int64_t queued_tokens;

@@ -1,7 +1,7 @@
-// The frontend's end of a ring, as a library. One thread may submit and abort while another waits for tokens.
+// The frontend's end of a ring, as a library, and what the engine's process does about frontends that have died. One
+// thread may submit and abort while another waits for tokens.
 #include "common/ring.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,11 +16,9 @@
 #include "common/prefix_key.hpp"
 #include "common/request.hpp"
 #include "host/backoff.hpp"
+#include "host/claim.hpp"
 
 namespace {
-
-constexpr off_t kEngineByte = 0;
-constexpr off_t kFirstRingByte = 1;
 
 struct Frontend {
   int file;
@@ -41,15 +39,6 @@ Frontend& frontend_of(void* handle) { return *static_cast<Frontend*>(handle); }
   va_start(arguments, format);
   std::vsnprintf(error, bytes, format, arguments);
   va_end(arguments);
-}
-
-struct flock lock_of(off_t byte) {
-  struct flock lock = {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = byte;
-  lock.l_len = 1;
-  return lock;
 }
 
 // Maps the file if it is the rings of this plan. Says why not.
@@ -73,9 +62,10 @@ dp::RingMemory* map(int file, const char* path, char* error, size_t bytes) {
   return nullptr;
 }
 
-// Begins another epoch: what the engine has of the one before it ends. Returns it; 0 is none.
-uint32_t next_epoch(dp::RingControl& control) {
-  const uint32_t epoch = dp::most(dp::observe(control.epoch) + 1, 1u);
+// Begins the next epoch that is open, or closed: what the engine has of the one before it ends.
+uint32_t next_epoch(dp::RingControl& control, bool open) {
+  const uint32_t last = dp::observe(control.epoch);
+  const uint32_t epoch = dp::is_open(last) == open ? last + 2 : last + 1;
   dp::publish(control.token_read, 0u);
   dp::publish(control.epoch, epoch);
   return epoch;
@@ -193,7 +183,7 @@ void* dp_ring_open(const char* path, uint32_t ring, char* error, size_t bytes) {
     say(error, bytes, "%s: cannot open it: %s; start the engine first", path, std::strerror(errno));
     return nullptr;
   }
-  struct flock lock = lock_of(kFirstRingByte + static_cast<off_t>(ring));
+  struct flock lock = dp::lock_of(dp::ring_byte(ring));
   dp::RingMemory* memory = map(file, path, error, bytes);
   if (memory != nullptr && fcntl(file, F_OFD_SETLK, &lock) != 0) {
     say(error, bytes, "%s: ring %u is in use by another frontend; give --ring another number", path, ring);
@@ -205,13 +195,13 @@ void* dp_ring_open(const char* path, uint32_t ring, char* error, size_t bytes) {
     return nullptr;
   }
   dp::Ring& claimed = memory->rings[ring];
-  return new Frontend{file, *memory, claimed, next_epoch(claimed.control)};
+  return new Frontend{file, *memory, claimed, next_epoch(claimed.control, true)};
 }
 
 // Gives up the ring, and what was submitted with it.
 void dp_ring_close(void* handle) {
   std::unique_ptr<Frontend> frontend(&frontend_of(handle));
-  next_epoch(frontend->ring.control);
+  next_epoch(frontend->ring.control, false);
   munmap(&frontend->memory, sizeof frontend->memory);
   close(frontend->file);
 }
@@ -294,9 +284,12 @@ void dp_ring_status(void* handle, dp::EngineStatus* status) {
 // Whether the engine holds its lock and has not said that it stopped.
 int dp_ring_engine_alive(void* handle) {
   const Frontend& f = frontend_of(handle);
-  if (dp::observe(f.memory.status.stopped) != 0) return 0;
-  struct flock lock = lock_of(kEngineByte);
-  return fcntl(f.file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK ? 1 : 0;
+  return dp::observe(f.memory.status.stopped) == 0 && dp::is_held(f.file, dp::kEngineByte) ? 1 : 0;
+}
+
+// For the process of an engine, which has mapped `file`.
+void dp_ring_end_dead_claims(void* memory, int file) {
+  dp::end_dead_claims(*static_cast<dp::RingMemory*>(memory), file);
 }
 
 }  // extern "C"

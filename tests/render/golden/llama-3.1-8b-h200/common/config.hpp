@@ -45,7 +45,7 @@ DP_TABLE constexpr int kLayers[kGroups] = {32};
 
 // Paging. A block is one page in one layer: K then V, each [kv head][token][head_dim].
 constexpr int kPageSize = 16;  // attention.page_size
-DP_TABLE constexpr int kPages[kGroups] = {56064};  // target.kv_budget
+DP_TABLE constexpr int kPages[kGroups] = {56000};  // target.kv_budget
 constexpr int kPagesPerRow = 8192;  // model.max_context
 constexpr int kSplitTokens = 256;
 constexpr int kSpareTasks = 1024;
@@ -82,8 +82,9 @@ constexpr int kMaxRequests = 1280;
 constexpr int kMaxQueuedRequests = 1024;  // scheduler.max_queued_requests
 constexpr int64_t kMaxQueuedTokens = 1048576;  // scheduler.max_queued_tokens
 constexpr int kMaxContext = 131072;  // model.max_context
+constexpr bool kPrefixReuse = true;  // scheduler.prefix_reuse
 constexpr int kHistoryPage = 256;
-constexpr int kHistoryPages = 8880;
+constexpr int kHistoryPages = 136192;
 
 // Rings
 constexpr int kRings = 1;  // nic.rings

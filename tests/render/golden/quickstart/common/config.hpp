@@ -69,8 +69,9 @@ constexpr int kMaxRequests = 1032;
 constexpr int kMaxQueuedRequests = 1024;  // scheduler.max_queued_requests
 constexpr int64_t kMaxQueuedTokens = 1048576;  // scheduler.max_queued_tokens
 constexpr int kMaxContext = 8192;  // model.max_context
+constexpr bool kPrefixReuse = true;  // scheduler.prefix_reuse
 constexpr int kHistoryPage = 256;
-constexpr int kHistoryPages = 5384;
+constexpr int kHistoryPages = 5376;
 
 // Rings
 constexpr int kRings = 1;  // nic.rings

@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x2ecdd77df3f20873;
+constexpr uint64_t kLayoutHash = 0x1f0900a4a5f7cd75;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -217,7 +217,7 @@ static_assert(sizeof(EngineStatus) == 256);
 
 // Indices of a ring's three queues. Each counts records read, modulo 2^32, from 0 in every epoch.
 struct alignas(64) RingControl {
-  uint32_t epoch;  // by the frontend: its claim of the ring, 0 before the first
+  uint32_t epoch;  // by the frontend: odd from claim to close, even from then on; by the engine if it dies
   uint8_t pad_4[60];
   uint32_t token_read;  // by the frontend
   uint8_t pad_68[60];
