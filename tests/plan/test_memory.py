@@ -9,7 +9,7 @@ from tests.plans import example
 
 PROGRAM = """#include <cstdio>
 #include "common/scheduler.hpp"
-int main() { std::printf("%zu", sizeof(dp::State) + sizeof(dp::StepBuffers)); }
+int main() { std::printf("%zu", sizeof(dp::StateMemory) + sizeof(dp::StepBuffers)); }
 """
 
 
