@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,9 +22,12 @@ from dualpace.run_folder import RunFolder
 
 ENGINE = "dualpace.engine"
 FRONTEND = "dualpace.appliance.server"
+USAGE = 2  # exit status of a process that refuses its input
 ENGINE_STOP_SECONDS = 10.0
 FRONTEND_STOP_SECONDS = 5.0  # beyond `serving.drain`
 POLL_SECONDS = 0.05
+# An engine that fails is started again, but not one that has failed as soon as this after it was started.
+RESTART_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
@@ -71,6 +75,7 @@ class Appliance:
 
     def __enter__(self) -> Self:
         self._folder = RunFolder()
+        self._rings = self._folder.path / "rings"
         return self
 
     def __exit__(
@@ -87,10 +92,9 @@ class Appliance:
 
     def start(self, say: Callable[[str], None]) -> None:
         """Start both processes and wait until requests are served. Raises LaunchError if one of them ends."""
-        rings = self._folder.path / "rings"
+        rings = self._rings
         say("start the engine")
-        threads = ("--threads", str(self._threads)) if self._threads else ()
-        self._spawn(ENGINE, "--rings", str(rings), *threads)
+        self._start_engine()
         self._wait_until(rings.exists)
         say("start the frontend")
         port = self._folder.path / "port"
@@ -103,9 +107,26 @@ class Appliance:
         say("load the model")
         self._wait_until(self._healthy)
 
-    def wait(self) -> None:
-        """Wait until one of the processes ends, and raise LaunchError that says which and how."""
-        self._wait_until(lambda: False, None)
+    def wait(self, say: Callable[[str], None]) -> None:
+        """Wait until a process ends that is not started again, and raise LaunchError that says which and how.
+
+        An engine that fails is started again; the frontend, which has ended what that one left, finds the new one.
+        """
+        while True:
+            try:
+                self._wait_until(lambda: False, None)
+            except LaunchError as error:
+                engine = self._processes[ENGINE].poll()
+                lived = time.monotonic() - self._engine_started
+                if engine in (None, 0, USAGE) or lived < RESTART_SECONDS:
+                    raise
+                say(f"{error}; starting it again")
+                self._start_engine()
+
+    def _start_engine(self) -> None:
+        threads = ("--threads", str(self._threads)) if self._threads else ()
+        self._engine_started = time.monotonic()
+        self._spawn(ENGINE, "--rings", str(self._rings), *threads)
 
     def _wait_until(self, done: Callable[[], bool], poll: float | None = POLL_SECONDS) -> None:
         handles = {os.pidfd_open(process.pid): name for name, process in self._processes.items()}
@@ -122,7 +143,7 @@ class Appliance:
         code = self._processes[name].wait()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         output = self._log(name).read_text(errors="replace").strip() if self._quiet else ""
-        return LaunchError("\n".join(filter(None, (output, f"{name} {how}"))), usage=code == 2)
+        return LaunchError("\n".join(filter(None, (output, f"{name} {how}"))), usage=code == USAGE)
 
     def _spawn(self, module: str, *arguments: str) -> None:
         # A group of its own keeps the terminal's Ctrl-C from reaching the engine before the frontend has drained.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dualpace.appliance.errors import ApiError, failed, invalid, queue_full, unavailable
 from dualpace.appliance.health import Heartbeat
-from dualpace.engine.ring import Finish, FrontendRing, SamplingParams, TokenEvent
+from dualpace.engine.ring import Finish, FrontendRing, RingError, SamplingParams, TokenEvent
 from dualpace.plan.plan import Schedule
 
 WAIT_S = 0.25
@@ -72,9 +72,11 @@ class _Route:
 class Dispatcher:
     """Submits and aborts, and routes tokens to inboxes. All methods belong to the event loop's thread."""
 
-    def __init__(self, ring: FrontendRing, schedule: Schedule) -> None:
+    def __init__(self, ring: FrontendRing, schedule: Schedule, claim: Callable[[], FrontendRing] | None = None) -> None:
+        """`claim` makes another ring once the engine of `ring` is gone; it raises RingError while there is none."""
         self._ring = ring
         self._schedule = schedule
+        self._claim = claim
         self._heartbeat = Heartbeat(ring.status)
         self._tags = itertools.count(1)
         self._routes: dict[int, _Route] = {}
@@ -96,6 +98,7 @@ class Dispatcher:
         self._watch.cancel()
         self._stopping.set()
         await asyncio.to_thread(self._pump.join)
+        self._ring.close()
 
     def unavailable(self) -> str | None:
         """Why no request can be taken now, as a clause; None while one can."""
@@ -186,15 +189,39 @@ class Dispatcher:
         self.abort([tag for tag, route in self._routes.items() if route.inbox is inbox])
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        ring = self._ring
         try:
             while not self._stopping.is_set():
-                events = self._ring.wait(WAIT_S)
+                events = ring.wait(WAIT_S)
                 if events:
                     loop.call_soon_threadsafe(self._deliver, events)
+                elif self._claim and not ring.status().alive:
+                    ring = self._replaced(loop, ring, self._claim)
         # Without this thread no request would ever end: whatever stops it ends them all.
         except Exception:
             logger.exception("the token ring cannot be read")
             loop.call_soon_threadsafe(self._lose_ring)
+
+    def _replaced(
+        self, loop: asyncio.AbstractEventLoop, ring: FrontendRing, claim: Callable[[], FrontendRing]
+    ) -> FrontendRing:
+        """The ring of an engine that has taken the place of `ring`'s, or after a while that one again."""
+        try:
+            found = claim()
+        except RingError:
+            self._stopping.wait(WAIT_S)
+            return ring
+        loop.call_soon_threadsafe(self._adopt, found)
+        return found
+
+    def _adopt(self, ring: FrontendRing) -> None:
+        """Go on with `ring`. What its predecessor was handed after its last look at the engine ends as the rest did."""
+        gone, self._ring = self._ring, ring
+        self._heartbeat = Heartbeat(ring.status)
+        self._ends.clear()
+        while events := gone.wait(0):
+            self._deliver(events)
+        gone.close()
 
     def _lose_ring(self) -> None:
         reason = "the engine's tokens cannot be read"

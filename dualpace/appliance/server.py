@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -136,7 +137,8 @@ def main() -> int:
         serving = deployment.plan.serving
         host = arguments.host or serving.host
         port = serving.port if arguments.port is None else arguments.port
-        ring = FrontendRing(arguments.bundle / HOST_RING, arguments.rings, arguments.ring)
+        claim = partial(FrontendRing, arguments.bundle / HOST_RING, arguments.rings, arguments.ring)
+        ring = claim()
     except (BundleError, RingError) as error:
         _say(str(error))
         return 2
@@ -146,11 +148,8 @@ def main() -> int:
         _say(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and --port")
         ring.close()
         return 2
-    try:
-        dispatcher = Dispatcher(ring, deployment.plan.schedule)
-        Server(deployment, dispatcher, listener, arguments.port_file).run(sockets=[listener])
-    finally:
-        ring.close()
+    dispatcher = Dispatcher(ring, deployment.plan.schedule, claim)
+    Server(deployment, dispatcher, listener, arguments.port_file).run(sockets=[listener])
     return 0
 
 

@@ -39,7 +39,7 @@ def serve(
             with report_to(sys.stderr) as progress:
                 appliance.start(progress.step)
             show(f"ready at {appliance.url}, Ctrl-C drains and ends\n", sys.stderr)
-            appliance.wait()
+            appliance.wait(lambda line: show(f"{line}\n", sys.stderr))
     except KeyboardInterrupt:
         return
     except LaunchError as error:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -13,12 +14,22 @@ import openai
 import pytest
 from openai import OpenAI
 
+from dualpace import launch
+from dualpace.plan.manifest import read_manifest
 from tests.e2e.appliance import Served, serving
 
 pytestmark = pytest.mark.model
 
 MODEL = "quickstart"
 PROMPT = "Paris is the capital of"
+
+
+def engine_of(parent: int) -> int:
+    """The engine's process among the children of `parent`."""
+    children = (
+        child for task in Path(f"/proc/{parent}/task").iterdir() for child in (task / "children").read_text().split()
+    )
+    return next(int(pid) for pid in children if b"dualpace.engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 def test_greedy_completion_knows_its_capitals(client: OpenAI) -> None:
@@ -113,11 +124,41 @@ def test_a_killed_engine_ends_streams_with_an_error_and_the_command_with_a_failu
         stream = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=4000, temperature=0, stream=True)
         iterator = iter(stream)
         next(iterator)
-        children = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text().split()
-        engine = next(pid for pid in children if b"dualpace.engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
-        os.kill(int(engine), signal.SIGKILL)
+        os.kill(engine_of(served.process.pid), signal.SIGKILL)
         start = time.monotonic()
         with pytest.raises(openai.APIError):
             list(iterator)
         assert time.monotonic() - start < 10
         assert served.process.wait(timeout=30) not in (0, None)
+
+
+def test_an_engine_that_is_killed_is_started_again_and_the_frontend_rejoins(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "RESTART_SECONDS", 0.0)
+    said: list[str] = []
+
+    def health() -> int:
+        try:
+            with urllib.request.urlopen(f"{appliance.url}/health") as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    with launch.Appliance(bundle, read_manifest(bundle), "127.0.0.1", 0, quiet=True) as appliance:
+        appliance.start(lambda step: None)
+        threading.Thread(target=appliance.wait, args=(said.append,), daemon=True).start()
+        client = OpenAI(base_url=f"{appliance.url}/v1", api_key="none", max_retries=0)
+        arguments = {"model": MODEL, "prompt": PROMPT, "temperature": 0}
+        before = client.completions.create(**arguments, max_tokens=8).choices[0].text
+        stream = iter(client.completions.create(**arguments, max_tokens=4000, stream=True))
+        next(stream)
+        os.kill(engine_of(os.getpid()), signal.SIGKILL)
+        with pytest.raises(openai.APIError):
+            list(stream)
+        deadline = time.monotonic() + 60
+        while health() != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert client.completions.create(**arguments, max_tokens=8).choices[0].text == before
+    assert said[0] == "dualpace.engine was ended by SIGKILL; starting it again"

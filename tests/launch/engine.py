@@ -21,4 +21,5 @@ def end(number, frame):
 signal.signal(signal.SIGTERM, end)
 while not (bundle / "engine.crash").exists():
     time.sleep(0.02)
+(bundle / "engine.crash").unlink()
 sys.exit(7)

@@ -72,9 +72,30 @@ def test_an_engine_that_dies_takes_the_frontend_along(tmp_path):
         running.start(lambda step: None)
         (tmp_path / "engine.crash").touch()
         with pytest.raises(LaunchError, match=r"engine ended with exit status 7"):
-            running.wait()
+            running.wait(lambda line: None)
     assert alive(tmp_path) == []
     assert (tmp_path / "order").read_text() == "frontend "
+
+
+def test_an_engine_that_fails_is_started_again_unless_it_fails_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "RESTART_SECONDS", 0.5)
+    crash, pid = tmp_path / "engine.crash", tmp_path / "engine.pid"
+    said = []
+
+    def crash_again(line):
+        said.append(line)
+        crash.touch()
+
+    with appliance(tmp_path) as running:
+        running.start(lambda step: None)
+        first = pid.read_text()
+        time.sleep(0.6)
+        crash.touch()
+        with pytest.raises(LaunchError, match=r"engine ended with exit status 7"):
+            running.wait(crash_again)
+    assert said == ["tests.launch.engine ended with exit status 7; starting it again"]
+    assert pid.read_text() != first
+    assert alive(tmp_path) == []
 
 
 def test_a_killed_frontend_takes_the_engine_along(tmp_path):
@@ -82,7 +103,7 @@ def test_a_killed_frontend_takes_the_engine_along(tmp_path):
         running.start(lambda step: None)
         os.kill(int((tmp_path / "frontend.pid").read_text()), signal.SIGKILL)
         with pytest.raises(LaunchError, match=r"frontend was ended by SIGKILL"):
-            running.wait()
+            running.wait(lambda line: None)
     assert alive(tmp_path) == []
     assert (tmp_path / "order").read_text() == "engine "
 
@@ -97,7 +118,7 @@ t.launch.end_on_signals()
 with t.appliance(Path(sys.argv[1])) as running:
     running.start(lambda step: None)
     print("ready", flush=True)
-    running.wait()
+    running.wait(lambda line: None)
 """
 
 
