@@ -118,21 +118,7 @@ def test_ctrl_c_lets_running_requests_finish_and_ends_cleanly(bundle: Path) -> N
             client.models.list()
 
 
-def test_a_killed_engine_ends_streams_with_an_error_and_the_command_with_a_failure(bundle: Path) -> None:
-    with serving(bundle) as served:
-        client = OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
-        stream = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=4000, temperature=0, stream=True)
-        iterator = iter(stream)
-        next(iterator)
-        os.kill(engine_of(served.process.pid), signal.SIGKILL)
-        start = time.monotonic()
-        with pytest.raises(openai.APIError):
-            list(iterator)
-        assert time.monotonic() - start < 10
-        assert served.process.wait(timeout=30) not in (0, None)
-
-
-def test_an_engine_that_is_killed_is_started_again_and_the_frontend_rejoins(
+def test_a_killed_engine_ends_streams_with_an_error_and_another_takes_its_place(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "RESTART_SECONDS", 0.0)
@@ -161,4 +147,4 @@ def test_an_engine_that_is_killed_is_started_again_and_the_frontend_rejoins(
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert client.completions.create(**arguments, max_tokens=8).choices[0].text == before
-    assert said[0] == "dualpace.engine was ended by SIGKILL; starting it again"
+    assert said[0].endswith("dualpace.engine was ended by SIGKILL; starting it again")
