@@ -31,7 +31,7 @@ __device__ void prefetch_first(const AttentionTask& task, const int32_t* tables,
 
 // Dynamic shared memory of the kernels.
 extern "C" {
-__constant__ int64_t dp_attention_shared_bytes = sizeof(Attention::Shared);
+__constant__ int64_t dp_attention_shared_bytes = Attention::kSharedBytes;
 __constant__ int64_t dp_attention_merge_shared_bytes = sizeof(MergeExchange);
 }
 

@@ -163,6 +163,7 @@ class FmaAttention {
   struct Shared {
     Exchange<kReaders> exchange;
   };
+  static constexpr int kSharedBytes = sizeof(Shared);
 
   // Does the tasks [first, last) with the block tables `tables` [row slot][kPagesPerRow] of their group.
   static __device__ void attend(const Results& results, int first, int last, const int32_t* tables, const T* qkv,

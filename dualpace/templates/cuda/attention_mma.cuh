@@ -1,8 +1,8 @@
 // Attention of a slice on the tensor cores.
 //
-// A warp reads its own chunks of 16 keys through a ring of stages in shared memory, as far ahead as there are stages
-// and across the ends of tasks, and needs no other warp until a task is done. Keys are the rows of a product and the
-// heads of the slice its columns, padded to eight: scores are K Q^T, outputs V^T P^T, softmax is in FP32.
+// A warp reads its own chunks of 16 keys into shared memory, one ahead and across the ends of tasks, and needs no other
+// warp until a task is done. Keys are the rows of a product and the heads of the slice its columns, padded to eight:
+// scores are K Q^T, outputs V^T P^T, softmax is in FP32.
 #pragma once
 #include <type_traits>
 
@@ -67,20 +67,17 @@ class MmaAttention {
 #else
   static constexpr int kSmBytes = 228 * 1024;
 #endif
-  // Stages of each warp if this many CTAs of so many warps share an SM.
-  static constexpr int stages(int ctas, int warps) {
-    const int part = kSmBytes / ctas - 1024 - warps * static_cast<int>(sizeof(Exchange<1>));
-    return least(part / (warps * static_cast<int>(sizeof(Stage))), 8);
+  static constexpr int kStages = 2;  // one in use, one on its way
+  static constexpr bool fits(int warps) {
+    return warps * (kStages * sizeof(Stage) + sizeof(Exchange<1>)) + 1024 <= kSmBytes;
   }
 
  public:
-  static constexpr int kWarps = stages(1, 4) >= 2 ? 4 : 2;
+  static constexpr int kWarps = fits(4) ? 4 : 2;
   static constexpr int kThreads = kWarps * 32;
 
  private:
-  // Two CTAs share an SM if that leaves each warp two stages; else one has all of the shared memory.
-  static constexpr int kStages = stages(2, kWarps) >= 2 ? stages(2, kWarps) : stages(1, kWarps);
-  static_assert(kStages >= 2, "this head_dim and GQA ratio need more shared memory than the SM has");
+  static_assert(fits(kWarps), "this head_dim and GQA ratio need more shared memory than the SM has");
 
   // The chunks that one warp reads, in the order in which it attends to them. The warps of a CTA take turns; all take
   // part in every round of a task, the last of which may have no chunk for some.
@@ -269,6 +266,11 @@ class MmaAttention {
     Exchange<kWarps> exchange;
   };
 
+  // So many that an SM has at most 144 KiB of stages: with more on their way the SMs that memory serves best run
+  // further ahead of the others, and all are done later.
+  static constexpr int kSharedBytes =
+      most(static_cast<int>(sizeof(Shared)), kSmBytes / ((144 << 10) / static_cast<int>(sizeof(Shared::stage)) + 1));
+
   // Does the tasks [first, last) with the block tables `tables` [row slot][kPagesPerRow] of their group.
   static __device__ void attend(const Results& results, int first, int last, const int32_t* tables, const T* qkv,
                                 const T* pool, Shared& shared) {
@@ -277,8 +279,7 @@ class MmaAttention {
     const AttentionTask* tasks = results.tasks.task;
     Reader reader(tasks + first, tasks + last, tables, pool);
     Finisher<kThreads, kWarps> finish(results, shared.exchange);
-#pragma unroll
-    for (int s = 0; s < kStages - 1; ++s) reader.read(ring[s]);
+    reader.read(ring[0]);
     int stage = 0;
     for (int index = first; index < last; ++index) {
       const AttentionTask task = tasks[index];
@@ -287,12 +288,12 @@ class MmaAttention {
       Softmax softmax;
       for (int key = task.begin / kChunkKeys * kChunkKeys; key < task.end; key += kWarps * kChunkKeys) {
         // All lanes are done with the chunk before this one, whose stage the next copy takes.
-        wait_copies<kStages - 2>();
+        wait_copies<0>();
         __syncwarp();
-        reader.read(ring[stage == 0 ? kStages - 1 : stage - 1]);
+        reader.read(ring[stage ^ 1]);
         const int mine = key + warp * kChunkKeys;
         if (mine < task.end) add(softmax, query, ring[stage], mine, task.begin, task.end);
-        stage = stage == kStages - 1 ? 0 : stage + 1;
+        stage ^= 1;
       }
       put(softmax, warp, shared.exchange);
       finish.take(index, task);

@@ -45,8 +45,8 @@ __device__ int list(CtaTeam& team, const StepBuffers& step, int group, int split
   const int pieces = (ranges + piece_ranges - 1) / piece_ranges;
   shares = least(shares, pieces);
   team.each(tokens, [&](int token) {
-    const int last = start[token] + ranges_of(seen_by(step, group, token)) - 1;
-    first[token] = last / piece_ranges - start[token] / piece_ranges + 1;
+    const int end = start[token] + ranges_of(seen_by(step, group, token));
+    first[token] = end > start[token] ? (end - 1) / piece_ranges - start[token] / piece_ranges + 1 : 0;
   });
   const int count = team.scan(first, tokens);
   if (team.leader()) {
@@ -60,8 +60,8 @@ __device__ int list(CtaTeam& team, const StepBuffers& step, int group, int split
     const int token_size = size_of(keys), begin = start[token], end = begin + ranges_of(keys);
     const int shift = keys.first_range(token_size) - begin;
     int index = slice * count + first[token];
-    for (int piece = begin / piece_ranges; piece * piece_ranges < end; ++piece, ++index) {
-      const int from = most(piece * piece_ranges, begin), to = least((piece + 1) * piece_ranges, end);
+    for (int piece = begin / piece_ranges, from = begin; from < end; ++piece, ++index) {
+      const int to = least((piece + 1) * piece_ranges, end);
       tasks.task[index] = {token,
                            step.row_slot[step.token_row[token]],
                            slice,
@@ -71,9 +71,10 @@ __device__ int list(CtaTeam& team, const StepBuffers& step, int group, int split
                            least((to + shift) * token_size, keys.end)};
       // A share begins with piece share * pieces / shares.
       const int share = (piece * shares + pieces - 1) / pieces;
-      if (piece * piece_ranges >= begin && share * pieces / shares == piece) {
+      if (from == piece * piece_ranges && share * pieces / shares == piece) {
         tasks.share[share * kSlices + slice] = index;
       }
+      from = to;
     }
   });
   team.each(kSlices, [&](int slice) { tasks.share[shares * kSlices + slice] = (slice + 1) * count; });
