@@ -4,7 +4,7 @@ from dualpace.plan.plan import FlashInferKernel, Model
 
 HEAD_DIMS = (64, 128, 256)
 # Query heads per KV head: its decode kernel, which runs on CUDA cores, is the faster one for these;
-DECODE_RATIOS = (1, 2, 3)
+DECODE_RATIOS = (1, 2)
 # its prefill kernel, which runs on tensor cores, takes as many as a tile has rows.
 MOST_HEADS = 16
 

@@ -1,8 +1,7 @@
 // The tasks of attention done by FlashInfer: the same lists, operands and results as those of dp_attention.
 //
 // FlashInfer's device functions find their work through arrays that its planner fills on the host. Here each task is
-// shown to them as a plan of its own, for one request that has the task's keys, so no plan leaves the registers. What
-// they write is FP32 and not yet merged.
+// shown to them as a plan of its own, for one request that has the task's keys, so no plan leaves the registers.
 #include <flashinfer/attention/decode.cuh>
 #include <flashinfer/attention/prefill.cuh>
 
@@ -197,39 +196,9 @@ class TensorCores {
 using Decode = std::conditional_t<cfg::kFlashInferPrefill, TensorCores<Element>, CudaCores<Element>>;
 
 struct Shared {
-  union {
-    Decode::Shared decode;
-    Exchange<Decode::kThreads / 32> exchange;
-  };
-  float lse[kSliceHeads];
-  bool merges[Decode::kThreads];
+  Decode::Shared decode;
+  Exchange<1, 0> exchange;  // FlashInfer's results are one part without padding
 };
-
-// Merges the slices whose last partial result this CTA has brought with its tasks [first, last).
-__device__ void finish(const Results& results, int first, int last, Shared& shared) {
-  constexpr int kThreads = Decode::kThreads;
-  __syncthreads();
-  for (int begin = first; begin < last; begin += kThreads) {
-    const int index = begin + static_cast<int>(threadIdx.x);
-    bool merges = false;
-    if (index < last) {
-      const AttentionTask& task = results.tasks.task[index];
-      int32_t& arrived = results.tasks.arrived[task.token * kSlices + task.slice];
-      __threadfence();
-      merges = task.tasks == 1 || atomicAdd(&arrived, 1) + 1 == task.tasks;
-      if (merges) arrived = 0;
-    }
-    shared.merges[threadIdx.x] = merges;
-    __threadfence();
-    __syncthreads();
-    for (int i = 0; i < kThreads && begin + i < last; ++i) {
-      if (!shared.merges[i]) continue;
-      const AttentionTask& task = results.tasks.task[begin + i];
-      merge<kThreads>(results, task.token, task.slice, task.first, task.tasks, shared.exchange);
-      __syncthreads();
-    }
-  }
-}
 
 }  // namespace
 
@@ -243,20 +212,22 @@ extern "C" __global__ void __launch_bounds__(Decode::kThreads)
                             const Element* pool, PartialOut* partial, PartialLse* lse, Element* out) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
-  const Results results = {tasks_of_group[group], partial, lse, out};
+  AttentionTasks& tasks = tasks_of_group[group];
+  const int shares = tasks.flashinfer_shares * kSlices;
+  launch_dependents();
   wait_dependency();
-  for (int share = blockIdx.x; share < results.tasks.flashinfer_shares * kSlices; share += gridDim.x) {
-    const int first = results.tasks.share[share], last = results.tasks.share[share + kSlices];
-    for (int index = first; index < last; ++index) {
-      const AttentionTask task = results.tasks.task[index];
+  for (int share = blockIdx.x; share < shares; share += gridDim.x) {
+    Finisher<Decode::kThreads, 1, 0> finish({tasks, partial, lse, out}, shared.exchange);
+    for (int index = tasks.share[share]; index < tasks.share[share + kSlices]; ++index) {
+      const AttentionTask task = tasks.task[index];
       Decode::attend(qkv + int64_t{task.token} * kQkvColumns + first_head_of(task.slice) * cfg::kHeadDim,
                      pool + key_offset(0, kv_head_of(task.slice), 0), step->table[group][task.row_slot], task.begin,
-                     task.end, &partial[index][0][0], shared.lse, shared.decode);
+                     task.end, &shared.exchange.value[0][0][0], shared.exchange.max[0], shared.decode);
+      if (threadIdx.x < kSliceHeads) shared.exchange.sum[0][threadIdx.x] = 1;
       __syncthreads();
-      if (threadIdx.x < kSliceHeads) lse[index][threadIdx.x] = shared.lse[threadIdx.x] * kLn2;
+      finish.take(index, task);
     }
-    if (out) finish(results, first, last, shared);
-    __syncthreads();
+    finish.leave();
   }
 }
 

@@ -36,11 +36,11 @@ inline __device__ float weight_of(float max, float largest) {
 
 // Softmaxes of the parts of a CTA, in shared memory: largest score in units of log2, sum of exponentials relative to it
 // and sum of the values so weighted. Rows are padded so that the lanes of a tensor-core fragment hit different banks.
-template <int kParts>
+template <int kParts, int kPad = 4>
 struct Exchange {
   float max[kParts][kSliceHeads];
   float sum[kParts][kSliceHeads];
-  alignas(16) float value[kParts][kSliceHeads][cfg::kHeadDim + 4];
+  alignas(16) float value[kParts][kSliceHeads][cfg::kHeadDim + kPad];
   bool last;
 };
 
@@ -56,8 +56,8 @@ struct Results {
 
 // Combines the first `parts` parts of each head, and calls store(head of the slice, quad of the head, value, LSE) for
 // every four elements of the normalised output. All zeros where no key was seen.
-template <int kThreads, int kParts, class Store>
-__device__ void combine(const Exchange<kParts>& exchange, int parts, int heads, Store store) {
+template <int kThreads, int kParts, int kPad, class Store>
+__device__ void combine(const Exchange<kParts, kPad>& exchange, int parts, int heads, Store store) {
   for (int i = threadIdx.x; i < heads * kHeadQuads; i += kThreads) {
     const int head = i / kHeadQuads, quad = i % kHeadQuads;
     float largest = -INFINITY;
@@ -77,8 +77,8 @@ __device__ void combine(const Exchange<kParts>& exchange, int parts, int heads, 
   }
 }
 
-template <int kThreads, int kParts>
-__device__ void combine_into(Element* out, int token, int slice, const Exchange<kParts>& exchange, int parts) {
+template <int kThreads, int kParts, int kPad>
+__device__ void combine_into(Element* out, int token, int slice, const Exchange<kParts, kPad>& exchange, int parts) {
   Element* heads = out + (int64_t{token} * cfg::kHeads + first_head_of(slice)) * cfg::kHeadDim;
   combine<kThreads>(exchange, parts, heads_of(slice), [&](int head, int quad, float4 value, float) {
     narrow(value, heads + head * cfg::kHeadDim + quad * 4);
@@ -88,8 +88,9 @@ __device__ void combine_into(Element* out, int token, int slice, const Exchange<
 // Merges the `count` partial results from `first` on, those of a token's slice, into `out`. A thread combines four
 // elements of a head, or those of every n-th result for the CTA to combine; it has several results on their way at a
 // time. All threads call it, with a barrier before the exchange is used again.
-template <int kThreads, int kParts>
-__device__ void merge(const Results& results, int token, int slice, int first, int count, Exchange<kParts>& exchange) {
+template <int kThreads, int kParts, int kPad>
+__device__ void merge(const Results& results, int token, int slice, int first, int count,
+                      Exchange<kParts, kPad>& exchange) {
   constexpr int kQuads = kSliceHeads * kHeadQuads;
   constexpr int kLoads = 12;
   constexpr int kShares = least(most(kThreads / kQuads, 1), kParts);
@@ -134,10 +135,11 @@ __device__ void merge(const Results& results, int token, int slice, int first, i
 // Takes the parts of finished tasks from the exchange, for all threads of the CTA: to `out` if they are all of a
 // token's slice, else to a partial result, and whoever brings the last of the slice merges them. Whether this CTA did
 // is looked at only when the next task is finished: the answer takes as long as many keys.
-template <int kThreads, int kParts>
+template <int kThreads, int kParts, int kPad = 4>
 class Finisher {
  public:
-  __device__ Finisher(const Results& results, Exchange<kParts>& exchange) : results_(results), exchange_(exchange) {}
+  __device__ Finisher(const Results& results, Exchange<kParts, kPad>& exchange)
+      : results_(results), exchange_(exchange) {}
 
   // The `index`-th task, whose parts are in the exchange; afterwards that is free again.
   __device__ void take(int index, const AttentionTask& task) {
@@ -185,7 +187,7 @@ class Finisher {
   }
 
   Results results_;
-  Exchange<kParts>& exchange_;
+  Exchange<kParts, kPad>& exchange_;
   AttentionTask before_ = {};
   bool waits_ = false;
   int arrived_ = 0;
