@@ -1,6 +1,7 @@
 // Grouped-query attention on paged KV: tasks to partial results with their LSE, and these to outputs.
 #include "cuda/attention_fma.cuh"
 #include "cuda/attention_mma.cuh"
+#include "cuda/attention_prefetch.cuh"
 
 namespace dp {
 
@@ -10,22 +11,6 @@ namespace {
 
 constexpr int kMergeThreads = 256;
 using MergeExchange = Exchange<kMergeThreads / 32>;
-
-// What a CTA asks the L2 for while the kernel before this one ends: half of what its copies will have on their way.
-constexpr int kPrefetchRows = (64 << 10) / (2 * cfg::kHeadDim * cfg::kElementBytes);
-constexpr int kPrefetchPart = least(cfg::kPageSize, 16);
-
-// Asks for the first keys and values of a task. They may not be written yet: what is read later is not this.
-__device__ void prefetch_first(const AttentionTask& task, const int32_t* tables, const Element* pool) {
-  const int offset = static_cast<int>(threadIdx.x) * kPrefetchPart;
-  const int key = task.begin / kPrefetchPart * kPrefetchPart + offset;
-  if (offset >= kPrefetchRows || key >= task.end) return;
-  const int page = tables[task.row_slot * cfg::kPagesPerRow + key / cfg::kPageSize];
-  const Element* from = pool + key_offset(page, kv_head_of(task.slice), key % cfg::kPageSize);
-  constexpr int kBytes = kPrefetchPart * cfg::kHeadDim * cfg::kElementBytes;
-  prefetch(from, kBytes);
-  prefetch(from + kValueOffset, kBytes);
-}
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <flashinfer/attention/prefill.cuh>
 
 #include "cuda/attention_merge.cuh"
+#include "cuda/attention_prefetch.cuh"
 #include "cuda/ptx.cuh"
 
 namespace dp {
@@ -31,6 +32,8 @@ struct Variant : flashinfer::AttentionVariantBase {
     return cfg::kAttentionSoftcap > 0 ? soft_capped(score * kScale) : score;
   }
 };
+
+// Each of the two has `kCtas` CTAs on an SM.
 
 // decode.cuh, for CUDA cores: a thread has a vector of a head, and every head its threads. Block shape and stages are
 // those of BatchDecodeWithPagedKVCacheDispatched.
@@ -103,6 +106,8 @@ class CudaCores {
     alignas(16) uint8_t stages[kStageBytes];
     alignas(16) size_t offsets[kTile * kThreads];
   };
+  // FlashInfer's own kernel has so few registers that eight fit; stages of a group of one are larger.
+  static constexpr int kCtas = least(1024 / kThreads, (200 << 10) / static_cast<int>(sizeof(Shared)));
 
   // Attention of `heads` to the keys [begin, end) of `table`, those of one KV head: `out` is normalised, `lse` in units
   // of log2.
@@ -161,6 +166,7 @@ class TensorCores {
 
  public:
   static constexpr int kThreads = Traits::NUM_THREADS;
+  static constexpr int kCtas = 2;
   using Shared = typename Traits::SharedStorage;
 
   static __device__ void attend(const T* heads, const T* keys, const int32_t* table, int begin, int end, float* out,
@@ -207,22 +213,24 @@ __constant__ int64_t dp_attention_flashinfer_shared_bytes = sizeof(Shared);
 }
 
 // What dp_attention does, for one that is given its operands.
-extern "C" __global__ void __launch_bounds__(Decode::kThreads)
+extern "C" __global__ void __launch_bounds__(Decode::kThreads, Decode::kCtas)
     dp_attention_flashinfer(const StepBuffers* step, int group, AttentionTasks* tasks_of_group, const Element* qkv,
                             const Element* pool, PartialOut* partial, PartialLse* lse, Element* out) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   AttentionTasks& tasks = tasks_of_group[group];
+  const int32_t* tables = step->table[group][0];
   const int shares = tasks.flashinfer_shares * kSlices;
   launch_dependents();
+  if (blockIdx.x < shares) prefetch_first(tasks.task[tasks.share[blockIdx.x]], tables, pool);
   wait_dependency();
   for (int share = blockIdx.x; share < shares; share += gridDim.x) {
     Finisher<Decode::kThreads, 1, 0> finish({tasks, partial, lse, out}, shared.exchange);
     for (int index = tasks.share[share]; index < tasks.share[share + kSlices]; ++index) {
       const AttentionTask task = tasks.task[index];
       Decode::attend(qkv + int64_t{task.token} * kQkvColumns + first_head_of(task.slice) * cfg::kHeadDim,
-                     pool + key_offset(0, kv_head_of(task.slice), 0), step->table[group][task.row_slot], task.begin,
-                     task.end, &shared.exchange.value[0][0][0], shared.exchange.max[0], shared.decode);
+                     pool + key_offset(0, kv_head_of(task.slice), 0), tables + task.row_slot * cfg::kPagesPerRow,
+                     task.begin, task.end, &shared.exchange.value[0][0][0], shared.exchange.max[0], shared.decode);
       if (threadIdx.x < kSliceHeads) shared.exchange.sum[0][threadIdx.x] = 1;
       __syncthreads();
       finish.take(index, task);
