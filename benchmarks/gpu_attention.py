@@ -1,10 +1,13 @@
-"""Decode attention on the GPU: error against float64, time and bandwidth of every route beside the floor.
+"""Decode attention on the GPU: every route beside FlashInfer as its users get it, and beside the floor.
 
     python -m benchmarks.gpu_attention [-o benchmarks/results/gpu_attention.json]
 
 Contexts are those of benchmarks/traces/decode.json. A time is of one layer, merge included: of a graph of layers over
-enough KV pools to miss the L2 cache, gaps between its kernels included. The list of tasks serves all layers of a step
-and is timed apart. The floor is the bytes of KV over the read bandwidth of the target.
+enough KV pools to miss the L2 cache, gaps between its kernels included. All of a case take turns. The list of tasks,
+and FlashInfer's plan, serve all layers of a step and are timed apart. The floor is the bytes of KV over the read
+bandwidth of the target.
+
+Compiling needs no GPU, and takes long: benchmarks.attention_kernels does only that, `--kernels` measures what it made.
 """
 
 import argparse
@@ -12,67 +15,38 @@ import json
 import platform
 import statistics
 import subprocess
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.attention_kernels import SHAPES, TRACES, compile_all, layer_plan
+from benchmarks.flashinfer import DECODE_RATIOS, FlashInfer, Kernel
 from dualpace.build.store import Store
 from dualpace.build.toolchain import find_compiler
 from dualpace.engine.device import Cubin
 from dualpace.plan.plan import Plan
+from dualpace.plan.structs import Route
 from dualpace.plan.targets import GPUS
 from tests.gpu.batch import Batch, Row
-from tests.gpu.conftest import compile_engine
-from tests.gpu.kernels import Kernels, Route
-from tests.gpu.plans import plan
+from tests.gpu.kernels import ROUTES, Kernels, kernel_of
 
-TRACES: dict[str, list[int]] = json.loads((Path(__file__).parent / "traces/decode.json").read_text())
-FEW = ("1 row, 32k", "8 rows bimodal", "128 rows, 1k")
-# Query heads a KV head, head size, and the traces; 8 KV heads, pages of 16 tokens, bf16.
-SHAPES: dict[tuple[int, int], tuple[str, ...]] = {(4, 128): tuple(TRACES)} | dict.fromkeys(
-    ((1, 128), (2, 128), (5, 128), (7, 128), (8, 128), (16, 128), (4, 64), (8, 64), (4, 256)), FEW
-)
 READ_BANDWIDTH = GPUS["h200"].read_bandwidth
 ROTATED_BYTES = 512 << 20
 LAYERS = 8  # at least, in a graph
 REPEATS = 20
 
 
-def graph_seconds(body: Callable[[], None]) -> float:
-    """Median seconds of a graph replay of `body`."""
-    body()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        body()
-    times = []
-    for _ in range(REPEATS):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times[3:])
+@dataclass
+class Contender:
+    """One way to the attention of a case: `attend(pool, out, first)` does a layer, which may be the first of a step."""
 
-
-def layer_plan(ratio: int, head_dim: int) -> Plan:
-    """A plan with one such layer: 128 rows of up to 128k tokens, more pages than there is memory for."""
-    return plan(
-        f"g{ratio}-d{head_dim}",
-        dtype="bf16",
-        kv_heads=8,
-        ratio=ratio,
-        head_dim=head_dim,
-        page_size=16,
-        context=131072,
-        max_batch=128,
-        step_tokens=2048,
-        split_tokens=256,
-    )
+    name: str
+    attend: Callable[[torch.Tensor, torch.Tensor, bool], None]
+    figures: dict[str, Any]
 
 
 class Case:
@@ -82,6 +56,7 @@ class Case:
         used = sum(-(-context // layout.attention.page_size) for context in contexts)
         pages = layout.pages[0].model_copy(update={"pages": used})
         model = layout.model
+        self.cubin = cubin
         self.batch = Batch(layout.model_copy(update={"pages": (pages,)}), [Row(context) for context in contexts])
         Kernels(cubin, self.batch).append(0)
         self.reference = self.batch.attention(0)
@@ -90,31 +65,89 @@ class Case:
         pools = [pool] + [pool.clone() for _ in range(ROTATED_BYTES // self.kv_bytes)]
         self.pools = pools * -(-LAYERS // len(pools))
 
-    def measure(self, cubin: Cubin, route: Route) -> dict[str, Any]:
-        """Error and seconds of one layer's decode attention."""
-        resident = cubin.resident_ctas("dp_attention")
-        kernels = Kernels(cubin, self.batch, ctas=resident, route=route, shares=resident)
-        error = (kernels.attend(0).double() - self.reference).norm(dim=-1) / self.reference.norm(dim=-1)
-        tasks, partials, out = kernels.tasks(), kernels.partials(), self.batch.poisoned()
-
-        def attend() -> None:
-            for pool in self.pools:
-                kernels.attention(0, pool, tasks, partials, out)
+    def ours(self, route: Route) -> Contender:
+        """One of our routes, with as many CTAs as the GPU runs at once."""
+        resident = self.cubin.resident_ctas(kernel_of(route))
+        kernels = Kernels(self.cubin, self.batch, ctas=resident, route=route, shares=resident)
+        tasks, partials = kernels.tasks(), kernels.partials()
 
         def list_tasks() -> None:
-            for _ in range(8):
+            for _ in range(LAYERS):
                 kernels.list_tasks(tasks)
 
-        return {
-            "route": route.name.lower(),
-            "kv_bytes": self.kv_bytes,
-            "floor_s": self.kv_bytes / READ_BANDWIDTH,
-            "attention_s": graph_seconds(attend) / len(self.pools),
-            "list_s": graph_seconds(list_tasks) / 8,
-            "tasks": int(tasks[0]) * kernels.slices,
-            "shares": int(tasks[1]) * kernels.slices,
-            "worst_relative_error": error.max().item(),
-        }
+        (seconds,) = graph_seconds([list_tasks])
+        figures = {"list_s": seconds / LAYERS, "tasks": int(tasks[0]) * kernels.slices}
+
+        def attend(pool: torch.Tensor, out: torch.Tensor, first: bool) -> None:
+            kernels.attention(0, pool, tasks, partials, out, overlap=not first)
+
+        return Contender(route.name.lower(), attend, figures)
+
+    @contextmanager
+    def theirs(self, library: Path, kernel: Kernel) -> Iterator[Contender]:
+        """FlashInfer with its own planner."""
+        attention = FlashInfer(library, self.batch, kernel)
+        plan_s = statistics.median(attention.plan() for _ in range(REPEATS))
+        run = attention.run
+        yield Contender(f"flashinfer's {kernel}", lambda pool, out, _: run(pool, out), {"plan_s": plan_s})
+        attention.close()
+
+    def measure(self, contenders: list[Contender]) -> Iterator[dict[str, Any]]:
+        """Error and seconds of one layer's decode attention, by contender."""
+        outs = [self.batch.poisoned() for _ in contenders]
+
+        def layers(contender: Contender, out: torch.Tensor) -> Callable[[], None]:
+            def body() -> None:
+                for layer, pool in enumerate(self.pools):
+                    contender.attend(pool, out, layer == 0)
+
+            return body
+
+        times = graph_seconds([layers(contender, out) for contender, out in zip(contenders, outs, strict=True)])
+        for contender, out, seconds in zip(contenders, outs, times, strict=True):
+            error = (out.double() - self.reference).norm(dim=-1) / self.reference.norm(dim=-1)
+            yield {
+                "route": contender.name,
+                "kv_bytes": self.kv_bytes,
+                "floor_s": self.kv_bytes / READ_BANDWIDTH,
+                "attention_s": seconds / len(self.pools),
+                "worst_relative_error": error.max().item(),
+                **contender.figures,
+            }
+
+
+def graph_seconds(bodies: list[Callable[[], None]]) -> list[float]:
+    """Median seconds of a graph replay of each body; they take turns."""
+    graphs = []
+    for body in bodies:
+        body()
+        torch.cuda.synchronize()
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            body()
+    times: list[list[float]] = [[] for _ in graphs]
+    for _ in range(REPEATS):
+        for graph, seconds in zip(graphs, times, strict=True):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            seconds.append(start.elapsed_time(end) / 1e3)
+    return [statistics.median(seconds[3:]) for seconds in times]
+
+
+def measure(layout: Plan, cubin: Cubin, library: Path, trace: str) -> Iterator[dict[str, Any]]:
+    """The figures of every contender on `trace`."""
+    case = Case(cubin, layout, TRACES[trace])
+    routes = [route for route in ROUTES if route is not Route.FLASHINFER or layout.attention.flashinfer != "none"]
+    ours = [case.ours(route) for route in routes]
+    with case.theirs(library, "prefill") as prefill:
+        if layout.model.gqa_ratio not in DECODE_RATIOS:
+            yield from case.measure([*ours, prefill])
+            return
+        with case.theirs(library, "decode") as decode:
+            yield from case.measure([*ours, decode, prefill])
 
 
 def machine() -> dict[str, str]:
@@ -130,13 +163,14 @@ def machine() -> dict[str, str]:
     }
 
 
-def line(ratio: int, head_dim: int, trace: str, figures: dict[str, Any]) -> str:
+def line(name: str, trace: str, figures: dict[str, Any]) -> str:
     """A line of the table."""
+    before = figures["plan_s"] if "plan_s" in figures else figures["list_s"]
     return (
-        f"g{ratio:<2} d{head_dim:<3} {trace:15} {figures['route']:9} error {figures['worst_relative_error']:.1e}  "
+        f"{name:8} {trace:15} {figures['route']:20} error {figures['worst_relative_error']:.1e}  "
         f"{figures['attention_s'] * 1e6:6.1f} us  floor {figures['floor_s'] * 1e6:6.1f} us  "
         f"{figures['kv_bytes'] / figures['attention_s'] / 1e9:5.0f} GB/s  "
-        f"{figures['tasks']:5} tasks listed in {figures['list_s'] * 1e6:4.1f} us"
+        f"{'planned on the host' if 'plan_s' in figures else 'listed'} in {before * 1e6:5.1f} us"
     )
 
 
@@ -145,20 +179,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/gpu_attention.json"))
     parser.add_argument("--store", type=Path, default=Path("build/store"), help="folder of compiled kernels")
+    parser.add_argument("--kernels", type=Path, metavar="FOLDER", help="what benchmarks.attention_kernels made")
     arguments = parser.parse_args()
-    layouts = {shape: layer_plan(*shape) for shape in SHAPES}
-    store = Store(arguments.store)
-    with ThreadPoolExecutor() as pool:
-        files = dict(zip(SHAPES, pool.map(lambda layout: compile_engine(layout, store), layouts.values()), strict=True))
+    if arguments.kernels:
+        files = {path.name: path for path in arguments.kernels.iterdir()}
+    else:
+        files = compile_all(Store(arguments.store))
     results = []
     for (ratio, head_dim), traces in SHAPES.items():
-        cubin = Cubin(files[ratio, head_dim])
+        layout = layer_plan(ratio, head_dim)
+        cubin, library = Cubin(files[f"{layout.name}.cubin"]), files[f"flashinfer-d{head_dim}.so"].resolve()
         for trace in traces:
-            case = Case(cubin, layouts[ratio, head_dim], TRACES[trace])
-            for route in (Route.SPLIT, Route.WORKQUEUE):
-                figures = case.measure(cubin, route)
+            for figures in measure(layout, cubin, library, trace):
                 results.append({"gqa_ratio": ratio, "head_dim": head_dim, "trace": trace, **figures})
-                print(line(ratio, head_dim, trace, figures), flush=True)
+                print(line(layout.name, trace, figures), flush=True)
     report = {"machine": machine(), "read_bytes_per_s": READ_BANDWIDTH, "results": results}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(report, indent=1) + "\n")

@@ -99,11 +99,18 @@ class Kernels:
         self.cubin.launch("dp_attention_tasks", grid, self.batch.step, int(self.route), split, shares, shares, tasks)
 
     def attention(
-        self, group: int, pool: torch.Tensor, tasks: torch.Tensor, partials: Partials, out: torch.Tensor | None
+        self,
+        group: int,
+        pool: torch.Tensor,
+        tasks: torch.Tensor,
+        partials: Partials,
+        out: torch.Tensor | None,
+        overlap: bool = False,
     ) -> None:
-        """The route's kernel over `pool`."""
+        """The route's kernel over `pool`; with `overlap` what is in front of it did not list the tasks."""
         operands = (self.batch.qkv, pool, partials.out, partials.lse, out)
-        self.cubin.launch(kernel_of(self.route), (self.ctas,), self.batch.step, group, tasks, *operands)
+        step = self.batch.step
+        self.cubin.launch(kernel_of(self.route), (self.ctas,), step, group, tasks, *operands, overlap=overlap)
 
     def merge(self, group: int, tasks: torch.Tensor, partials: Partials, out: torch.Tensor) -> None:
         """dp_attention_merge."""
