@@ -12,9 +12,7 @@ Compiling needs no GPU, and takes long: benchmarks.attention_kernels does only t
 
 import argparse
 import json
-import platform
 import statistics
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,8 +23,8 @@ import torch
 
 from benchmarks.attention_kernels import SHAPES, TRACES, compile_all, layer_plan
 from benchmarks.flashinfer import DECODE_RATIOS, FlashInfer, Kernel
+from benchmarks.machine import gpu_machine
 from dualpace.build.store import Store
-from dualpace.build.toolchain import find_compiler
 from dualpace.engine.device import Cubin
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import Route
@@ -150,19 +148,6 @@ def measure(layout: Plan, cubin: Cubin, library: Path, trace: str) -> Iterator[d
             yield from case.measure([*ours, decode, prefill])
 
 
-def machine() -> dict[str, str]:
-    """What the figures were read on."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "multiprocessors": str(torch.cuda.get_device_properties().multi_processor_count),
-        "driver": subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0],
-        "nvcc": find_compiler("nvcc").version,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-
-
 def line(name: str, trace: str, figures: dict[str, Any]) -> str:
     """A line of the table."""
     before = figures["plan_s"] if "plan_s" in figures else figures["list_s"]
@@ -193,7 +178,7 @@ def main() -> None:
             for figures in measure(layout, cubin, library, trace):
                 results.append({"gqa_ratio": ratio, "head_dim": head_dim, "trace": trace, **figures})
                 print(line(layout.name, trace, figures), flush=True)
-    report = {"machine": machine(), "read_bytes_per_s": READ_BANDWIDTH, "results": results}
+    report = {"machine": gpu_machine(), "read_bytes_per_s": READ_BANDWIDTH, "results": results}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(report, indent=1) + "\n")
 
