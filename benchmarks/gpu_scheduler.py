@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_attention import machine
+from benchmarks.machine import gpu_machine
 from benchmarks.scheduler import SAMPLERS, Bench, schedule_times
 from dualpace.build.compile import compile_libraries
 from dualpace.build.store import Store
@@ -229,7 +229,7 @@ def main() -> None:
     store = Store(arguments.store)
     cubin = Cubin(compile_cubin(store))
     ring_library = compile_ring(PLAN, store)
-    report: dict[str, Any] = {"machine": machine(), "host step_us": host_figures(store)}
+    report: dict[str, Any] = {"machine": gpu_machine(), "host step_us": host_figures(store)}
     report["step"] = step_figures(cubin, ring_library)
     for label, figures in report["step"].items():
         host = report["host step_us"].get(label, "-")
