@@ -15,7 +15,7 @@ from dualpace.engine.executor import Executor
 from dualpace.engine.kernels import Kernels
 from dualpace.plan import abi
 from dualpace.plan.plan import Plan
-from dualpace.plan.structs import StepKind
+from dualpace.plan.structs import LINE, StepKind
 
 POISON = float("nan")
 
@@ -26,7 +26,7 @@ class Rows:
     def __init__(self, plan: Plan, weights: Mapping[str, torch.Tensor], kernels: Any, seed: int = 0) -> None:
         self._plan = plan
         self._head = weights["head"].float()
-        self._step: Any = abi.view("StepBuffers", plan)()
+        self._step = _aligned(abi.view("StepBuffers", plan))
         self._executor = self._open(weights, kernels)
         for pool in self._executor.pools:
             pool.fill_(POISON)
@@ -34,6 +34,11 @@ class Rows:
         self._free = [shuffle.sample(range(pages.pages), pages.pages) for pages in plan.pages]
         self.lengths = [0] * plan.schedule.max_batch
         ctypes.memset(ctypes.addressof(self._step.table), 0xFF, ctypes.sizeof(self._step.table))
+
+    @property
+    def attention(self) -> Any:
+        """The AttentionWork of every layer group in the last step."""
+        return self._step.attention
 
     def feed(self, chunks: Mapping[int, Sequence[int]]) -> dict[int, torch.Tensor]:
         """Run one step with these tokens by row slot; returns the logits after each, [tokens, vocab]."""
@@ -92,6 +97,12 @@ class Rows:
                         self._executor.pools[layer][table[page]] = POISON
                     self._free[group].insert(0, table[page])
                     table[page] = -1
+
+
+def _aligned(struct: type[ctypes.Structure]) -> Any:
+    """A zeroed `struct` at a multiple of a cache line, where compiled code expects it."""
+    room = ctypes.create_string_buffer(ctypes.sizeof(struct) + LINE)
+    return struct.from_buffer(room, -ctypes.addressof(room) % LINE)
 
 
 def reference_logits(model: Any, tokens: Sequence[int]) -> torch.Tensor:

@@ -5,6 +5,8 @@ import torch
 
 from dualpace.engine.kernels import Kernels
 from dualpace.model.weights import DTYPES
+from dualpace.plan.structs import Route
+from tests.engine.rows import Rows
 from tests.engine.test_parity import ISAS
 
 # Relative to the largest output. bf16 inputs are rounded where the machine multiplies pairs of bf16.
@@ -69,3 +71,20 @@ def test_gate_equals_float64_far_from_zero_too(name, activation, isa, tiny, kern
     else:
         exact = torch.nn.functional.gelu(gate, approximate="tanh") * up
     assert torch.allclose(act.double(), exact, rtol=2e-6, atol=1e-6)
+
+
+def test_a_step_says_which_kv_its_attention_read(tiny, kernels_of):
+    case = tiny("gemma3", "bf16")
+    plan = case.plan
+    rows = Rows(plan, case.weights, kernels_of(case.library))
+    rows.feed({0: list(range(60)), 1: [7]})
+    rows.feed({0: [5], 1: [6]})
+    token = 2 * plan.model.kv_heads * plan.model.head_dim * plan.model.element_bytes
+    partial = 2 * plan.model.heads * (plan.model.head_dim + 1) * 4
+    for group, work in zip(plan.model.groups, rows.attention, strict=True):
+        seen = [min(context, group.window or context) for context in (61, 2)]
+        splits = [-(-keys // plan.attention.split_tokens) for keys in seen]
+        assert work.route == Route.HOST
+        assert work.bytes == token * sum(seen)
+        assert work.items == sum(splits)
+        assert work.merge_bytes == partial * sum(n for n in splits if n > 1)

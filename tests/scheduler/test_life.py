@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualpace.engine.ring import Finish, SamplingParams
-from dualpace.plan.structs import StepKind
+from dualpace.plan.structs import Route, StepKind
 
 from .plans import FORGETFUL, ROOMY, TIGHT, VOCAB, small_plan
 from .toy import continuation
@@ -263,3 +263,25 @@ def test_prompts_that_wait_for_history_do_not_hold_up_who_has_it(toys):
     toy.drain(limit=400)
     toy.check()
     assert (first.finish, second.finish) == (Finish.LENGTH, Finish.LENGTH)
+
+
+def test_what_attention_did_in_a_step_is_counted_for_all_layers(toys):
+    toy = toys(ROOMY)
+    attention = toy.scheduler.buffers["attention"]
+    layers = [len(group.layers) for group in ROOMY.model.groups]
+    toy.submit(PROMPT, SamplingParams(max_tokens=4))
+    forwards = 0
+    while toy.scheduler.buffers is not None and not toy.rings[0].status().finished:
+        routes = (Route.SPLIT, Route.WORKQUEUE, Route.FLASHINFER)
+        forwards += toy.step().kind is not StepKind.IDLE
+        for group in range(len(layers)):
+            attention[group] = (routes[forwards % 3], 0, 5, 1, 700, 30)
+        toy.read()
+    toy.check()
+    status = toy.rings[0].status()
+    assert status.attention_bytes == 700 * sum(layers) * forwards
+    assert status.attention_merge_bytes == 30 * sum(layers) * forwards
+    assert status.attention_items == 5 * sum(layers) * forwards
+    assert status.attention_launches == sum(layers) * forwards
+    assert status.split_steps + status.workqueue_steps + status.flashinfer_steps == len(layers) * forwards
+    assert min(status.split_steps, status.workqueue_steps, status.flashinfer_steps) > 0
