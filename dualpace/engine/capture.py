@@ -27,7 +27,7 @@ Launch = Callable[[Program], None]
 class DeviceExecutor:
     """The buffers and KV pools of one lane, and its step programs as they are captured.
 
-    `step` is the lane's StepBuffers, `sample` launches the sampler over logits [rows, vocab].
+    `step` is the lane's StepBuffers, `sample` launches the sampler over logits [samples, vocab].
     """
 
     def __init__(
@@ -43,7 +43,10 @@ class DeviceExecutor:
         self._plan, self._weights, self._cubin, self._step = plan, weights, cubin, step
         self._sample_logits = sample
         self._leading = {name: leading for name, (leading, _) in buffers(model).items()}
-        rows = {"T": max(program.tokens for program in plan.schedule.programs), "R": plan.schedule.max_batch}
+        rows = {
+            "T": max(program.tokens for program in plan.schedule.programs),
+            "S": max(program.samples for program in plan.schedule.programs),
+        }
         self.buffers = {
             # Rows that no batch has used yet are multiplied too.
             name: torch.zeros(rows[lead], size, dtype=self._dtype(name), device="cuda")
@@ -100,7 +103,7 @@ class DeviceExecutor:
 
     def _rows(self, name: str, program: Program) -> int:
         """Rows of the buffer that `program` may use."""
-        return program.tokens if self._leading[name] == "T" else program.rows
+        return program.tokens if self._leading[name] == "T" else program.samples
 
     def _each_token(self, kernel: str, *arguments: Argument) -> Launch:
         """A launch of a CTA a token."""
@@ -179,7 +182,7 @@ class DeviceExecutor:
 
     def _sample(self, op: Op) -> Launch:
         logits = self.buffers[op.inputs[0]]
-        return lambda program: self._sample_logits(logits[: program.rows])
+        return lambda program: self._sample_logits(logits[: program.samples])
 
 
 def _fused(ops: Iterable[Op]) -> Iterator[Op]:

@@ -43,13 +43,13 @@ class GpuEngine:
     ) -> None:
         """Allocate and capture; ids from `vocabulary` on are padding. Raises DeviceError."""
         self._plan, self._cubin, self._rings, self._driver = plan, cubin, rings, driver
-        rows = plan.schedule.max_batch
+        samples = max(program.samples for program in plan.schedule.programs)
         self._state = _zeros(cubin.constant("dp_state_bytes"))
         self._step_layout: Any = abi.view("StepBuffers", plan)
         self._step = _zeros(ctypes.sizeof(self._step_layout))
         self._layout: Any = abi.view("Drive", plan)
         self._drive = _zeros(ctypes.sizeof(self._layout))
-        self._scratch = torch.empty(rows, plan.model.vocab, device="cuda")
+        self._scratch = torch.empty(samples, plan.model.vocab, device="cuda")
         self._stream, self._control = torch.cuda.Stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.executor = DeviceExecutor(plan, weights, cubin, self._step, self._sample)
         cubin.launch("dp_start", (1,), self._state, self._step, vocabulary)

@@ -53,7 +53,7 @@ class Executor:
         self._beat = beat
         self._batch: Any = abi.view("StepBuffers", plan).from_address(step)
         self._leading = {name: leading for name, (leading, _) in buffers(model).items()}
-        rows = {"T": tokens, "R": plan.schedule.max_batch}
+        rows = {"T": tokens, "S": max(program.samples for program in plan.schedule.programs)}
         self.buffers = {name: torch.empty(rows[lead], size) for name, (lead, size) in buffers(model).items()}
         self.pools = [self._pool(layer) for layer in range(model.layers)]
         self._workspace = torch.empty(kernels.workspace_bytes, dtype=torch.uint8)
@@ -138,7 +138,7 @@ class Executor:
         linear, group = self._kernels.dp_linear, self._kernels.streamed_rows
         weights, workspace = self._weight_addresses(op, 2), self._workspace.data_ptr()
         first_x, first_y = x.data_ptr(), y.data_ptr()
-        per_sample = self._leading[op.inputs[0]] == "R"
+        per_sample = self._leading[op.inputs[0]] == "S"
         size, out = x.shape[1], y.shape[1]
 
         def stream(begin: int, end: int) -> None:

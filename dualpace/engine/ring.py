@@ -33,7 +33,7 @@ class SamplingParams:
     `stop_tokens` holds the end-of-sequence ids too unless they are to be ignored.
     The repetition penalty counts prompt and generated tokens, the other two generated ones. `logit_bias` holds pairs
     of a token id and its bias. `logprobs` asks for each token's log probability and those of that many most probable
-    tokens.
+    tokens, `prompt_logprobs` for those of the prompt's tokens from the second on. With 0 `max_tokens` these are all.
     """
 
     max_tokens: int
@@ -49,12 +49,14 @@ class SamplingParams:
     stop_tokens: tuple[int, ...] = ()
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     priority: int = 0
 
 
 class TokenEvent(NamedTuple):
     """A token of a request (-1: none), its end, or both. `index` counts generated tokens.
 
+    `of_prompt`: a token of the prompt, at `index`; these come in order, before any that is generated.
     Log probabilities are the model's, before anything that sampling parameters do; 0 and none unless asked for.
     `top` holds the most probable tokens with theirs, best first.
     """
@@ -67,6 +69,7 @@ class TokenEvent(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     top: tuple[tuple[int, float], ...] = ()
+    of_prompt: bool = False
 
 
 class Status(NamedTuple):
@@ -131,7 +134,7 @@ class FrontendRing:
         `tag` names it in events, and is not in use. Raises ValueError for what the engine could not serve.
         """
         stops = params.stop_tokens
-        for name in ("max_tokens", "min_tokens", "top_k", "logprobs", "priority"):
+        for name in ("max_tokens", "min_tokens", "top_k", "logprobs", "prompt_logprobs", "priority"):
             if not 0 <= (getattr(params, name) or 0) <= _LARGEST:
                 raise ValueError(f"{name} is {getattr(params, name)}; it has to be from 0 to {_LARGEST}")
         biases = sorted(params.logit_bias)
@@ -158,7 +161,8 @@ class FrontendRing:
             repetition_penalty=params.repetition_penalty,
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
-            logprobs=0 if params.logprobs is None else params.logprobs + 1,
+            logprobs=_encoded(params.logprobs),
+            prompt_logprobs=_encoded(params.prompt_logprobs),
         )
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         # Its end may be read by the waiting thread before this call returns.
@@ -223,7 +227,7 @@ class FrontendRing:
         return [
             TokenEvent(
                 r.tag, r.index, r.token, r.logprob, Finish(r.finish), r.prompt_tokens, r.cached_tokens,
-                self._top(i, r.top_count) if r.top_count else (),
+                self._top(i, r.top_count) if r.top_count else (), bool(r.of_prompt),
             )
             for i, r in enumerate(self._records[:count])
         ]  # fmt: skip
@@ -232,6 +236,10 @@ class FrontendRing:
         tops = self._tops[i]
         pairs = zip(tops.token[:count], tops.logprob[:count], strict=True)
         return tuple((token, logprob) for token, logprob in pairs if token >= 0)
+
+
+def _encoded(logprobs: int | None) -> int:
+    return 0 if logprobs is None else logprobs + 1
 
 
 def _aligned(kind: type[Any]) -> Any:

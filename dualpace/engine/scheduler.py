@@ -19,13 +19,14 @@ class LayoutError(Exception):
 
 
 class Step(NamedTuple):
-    """What a step holds; an IDLE one has nothing to run."""
+    """What a step holds; an IDLE one has nothing to run. Of its samples the first `scored` have their token."""
 
     step: int
     kind: StepKind
     rows: int
     tokens: int
     samples: int
+    scored: int
 
 
 class HostScheduler:
@@ -59,7 +60,7 @@ class HostScheduler:
         """Take what the last step sampled, read the rings and lay out the next step."""
         self._library.dp_engine_schedule(self._handle)
         s = self._step
-        return Step(s.step, StepKind(s.kind), s.rows, s.tokens, s.samples)
+        return Step(s.step, StepKind(s.kind), s.rows, s.tokens, s.samples, s.scored)
 
     def sample(self, logits: int, stride: int) -> None:
         """Sample the step's rows from fp32 logits [samples, vocab] at that address, a row every `stride` elements."""

@@ -51,6 +51,7 @@ def constants(plan: Plan) -> Constants:
         "kMaxBatch + 1": plan.schedule.max_batch + 1,
         "kMaxStepTokens": max(program.tokens for program in plan.schedule.programs),
         "kPrograms": len(plan.schedule.programs),
+        "kMaxSamples": max(program.samples for program in plan.schedule.programs),
         "kPagesPerRow": max(pages.pages_per_row for pages in plan.pages),
         **_ring_constants(plan.rings),
     }

@@ -69,6 +69,7 @@ class _Sizing:
         self.ceiling = model.context if asked == "auto" else asked
         chunk = spec.scheduler.prefill_chunk
         self.chunk = min(PREFILL_CHUNK[target.kind], self.ceiling) if chunk == "auto" else chunk
+        self.samples = min(max(rows, memory.LEAST_SAMPLES), rows + self.chunk)
         self.layout = KvLayout(model, attention.page_size, self.chunk, target.count)
         # Each ring is owed one.
         self.requests = max(rows + spec.scheduler.max_queued_requests, spec.nic.rings)
@@ -92,19 +93,21 @@ class _Sizing:
     def buffers(self, context: int, kv_tokens: int) -> _Buffers:
         """Buffers for rows of up to `context` tokens, `kv_tokens` in all."""
         model, rows, tokens, queued = self.model, self.rows, self.rows + self.chunk, self.spec.scheduler
+        # What samples has scratch for a token's logits: on the CPU a thread, and no more threads than rows do.
+        scratch = self.samples if self.target.kind == "cuda" else rows
         page_size = self.attention.page_size
         history_pages = memory.history_pages(
             self.queued_tokens(context), queued.max_queued_requests, kv_tokens, context, rows, self.spec.nic.rings
         )
         return _Buffers(
             activations=self._activations(context),
-            # Beside its logits each row has a scratch to be sampled with.
-            logits=memory.logit_bytes(model, 2 * rows),
+            logits=memory.logit_bytes(model, self.samples + scratch),
             history_pages=history_pages,
             history=memory.history_bytes(history_pages, page_size),
             scheduler=memory.scheduler_bytes(
                 model,
                 rows,
+                self.samples,
                 tokens,
                 context,
                 page_size,
@@ -114,12 +117,13 @@ class _Sizing:
         )
 
     def _activations(self, context: int) -> int:
-        model, rows, tokens = self.model, self.rows, self.rows + self.chunk
+        model, samples, tokens = self.model, self.samples, self.rows + self.chunk
         if self.target.kind == "cuda":
             attention = memory.attention_bytes(model, tokens, self.attention.spare_tasks)
-            return memory.activation_bytes(model, rows, tokens) + attention
+            return memory.activation_bytes(model, samples, tokens) + attention
         splits = -(-context // self.attention.split_tokens)
-        return memory.host_activation_bytes(model, rows, tokens, splits) + memory.product_bytes(model, tokens)
+        activations = memory.host_activation_bytes(model, self.rows, samples, tokens, splits)
+        return activations + memory.product_bytes(model, tokens)
 
     def budget(self) -> int:
         """Bytes for KV pages."""
@@ -195,10 +199,13 @@ class _Sizing:
     def _schedule(self, context: int, history_pages: int) -> Schedule:
         rows, queued = self.rows, self.spec.scheduler.max_queued_requests
         smaller = [bucket for bucket in DECODE_BUCKETS if bucket < rows] if self.target.kind == "cuda" else []
-        decode = (Program(kind="decode", rows=bucket, tokens=bucket) for bucket in (*smaller, rows))
-        most = rows + self.chunk
+        most, samples = rows + self.chunk, self.samples
         short = [bucket for bucket in MIXED_BUCKETS if bucket < most] if self.target.kind == "cuda" else []
-        mixed = (Program(kind="mixed", rows=min(rows, bucket), tokens=bucket) for bucket in (*short, most))
+        decode = (Program(kind="decode", rows=bucket, tokens=bucket, samples=bucket) for bucket in (*smaller, rows))
+        mixed = (
+            Program(kind="mixed", rows=min(rows, bucket), tokens=bucket, samples=min(samples, bucket))
+            for bucket in (*short, most)
+        )
         return Schedule(
             max_batch=rows,
             prefill_chunk=self.chunk,

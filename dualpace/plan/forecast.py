@@ -93,7 +93,7 @@ class _Steps:
         self.model, self._attention, self._policy = model, attention, policy
         self._products: list[tuple[int, str, _Product]] = []
         self._kernels = 0
-        self._bytes = {"T": 0, "R": 0}
+        self._bytes = {"T": 0, "S": 0}
         widths = buffers(model)
         # All layers are alike, so one of them is enough.
         for op in step_program(model.model_copy(update={"layers": 1})):
@@ -109,7 +109,7 @@ class _Steps:
 
     def products(self, tokens: int, sampled: int) -> float:
         """Matrix products of `tokens` tokens, `sampled` of which get logits."""
-        rows = {"T": tokens, "R": sampled}
+        rows = {"T": tokens, "S": sampled}
         return sum(times * product.seconds(rows[leading]) for times, leading, product in self._products)
 
     def decode_attention(self, rows: int, context: int) -> float:
@@ -124,7 +124,7 @@ class _Steps:
 
     def others(self, tokens: int, sampled: int) -> float:
         """Everything but products and attention."""
-        moved = tokens * self._bytes["T"] + sampled * self._bytes["R"]
+        moved = tokens * self._bytes["T"] + sampled * self._bytes["S"]
         return self._kernels * KERNEL_SECONDS + moved / COPY_BANDWIDTH
 
 

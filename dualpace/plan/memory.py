@@ -11,6 +11,9 @@ TOKEN_BYTES = 4
 # Tokens of history for each token of KV: some 300 bytes beside a hundred thousand.
 LIVES_PER_KV = 64
 FP32_BYTES = 4
+# A step has logits of at least so many tokens, for prompts whose logprobs are wanted: the head's product takes about as
+# long for them as for one. Beyond that a prompt has those that the batch's rows leave.
+LEAST_SAMPLES = 64
 # On the CPU: rows of a weight-streaming product, elements of a weight that are widened to fp32 at a time for a product
 # by torch, and bytes of an attention task.
 STREAMED_ROWS = 16
@@ -21,21 +24,21 @@ TASK_WORDS = 6
 MAX_SHARES = 1024
 
 
-def activation_bytes(model: Model, rows: int, tokens: int) -> int:
+def activation_bytes(model: Model, samples: int, tokens: int) -> int:
     """Activation buffers of the largest step on a GPU, without logits, and rotary angles.
 
     In the model's dtype; the residual and angles are FP32.
     """
     widened = tokens * model.hidden * (FP32_BYTES - model.element_bytes)
-    return _activations(model, rows, tokens) * model.element_bytes + widened + _angles(model, tokens) * FP32_BYTES
+    return _activations(model, samples, tokens) * model.element_bytes + widened + _angles(model, tokens) * FP32_BYTES
 
 
 def _angles(model: Model, tokens: int) -> int:
     return len(model.groups) * tokens * model.head_dim
 
 
-def _activations(model: Model, rows: int, tokens: int) -> int:
-    leading = {"T": tokens, "R": rows}
+def _activations(model: Model, samples: int, tokens: int) -> int:
+    leading = {"T": tokens, "S": samples}
     return sum(leading[dim] * width for name, (dim, width) in buffers(model).items() if name != "logits")
 
 
@@ -57,11 +60,11 @@ def _partial_bytes(model: Model, heads: int) -> int:
     return heads * (model.head_dim + 1) * FP32_BYTES
 
 
-def host_activation_bytes(model: Model, rows: int, tokens: int, splits: int) -> int:
+def host_activation_bytes(model: Model, rows: int, samples: int, tokens: int, splits: int) -> int:
     """FP32 activations and rotary angles of the largest step on the CPU, without logits, and its kernels' workspace."""
     inputs = STREAMED_ROWS * max(model.hidden, model.intermediate, model.heads * model.head_dim)
     tasks = rows * splits
-    elements = _activations(model, rows, tokens) + _angles(model, tokens) + inputs
+    elements = _activations(model, samples, tokens) + _angles(model, tokens) + inputs
     workspace = _line(TASK_BYTES * (tasks + tokens)) + _line(_partial_bytes(model, tasks * model.heads))
     return elements * FP32_BYTES + workspace
 
@@ -89,20 +92,21 @@ def _product_bytes(model: Model, tokens: int, size: int, out: int) -> int:
     return max(narrow, outs * (size + tokens) * FP32_BYTES)
 
 
-def logit_bytes(model: Model, rows: int) -> int:
-    """FP32 logits of the sampled rows."""
-    return rows * model.vocab * FP32_BYTES
+def logit_bytes(model: Model, samples: int) -> int:
+    """FP32 logits of so many tokens."""
+    return samples * model.vocab * FP32_BYTES
 
 
 def scheduler_bytes(
-    model: Model, rows: int, tokens: int, context: int, page_size: int, requests: int, pages: int
+    model: Model, rows: int, samples: int, tokens: int, context: int, page_size: int, requests: int, pages: int
 ) -> int:
     """Step buffers, and states of requests and of `pages` pages a group with the index of prefixes.
 
     To within a few percent of what the compiler makes of them.
     """
     groups = len(model.groups)
-    step = tokens * (3 + groups) + rows * (8 + 2 * MAX_TOP_LOGPROBS + groups * -(-context // page_size))
+    step = tokens * (3 + groups) + rows * (4 + groups * -(-context // page_size))
+    step += samples * (4 + 2 * MAX_TOP_LOGPROBS)
     request = 40 + MAX_STOP_TOKENS + 2 * MAX_BIAS + -(-context // HISTORY_PAGE)
     page = 6 * groups + 7 + page_size
     return 4 * (step + requests * request + pages * page)

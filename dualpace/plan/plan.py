@@ -151,11 +151,15 @@ class GroupPages(Frozen):
 
 
 class Program(Frozen):
-    """A step program that exists: `rows` decode rows at most, `tokens` tokens in all at most."""
+    """A step program that exists: `rows` decode rows at most, `tokens` tokens in all at most.
+
+    `samples`: tokens whose logits it computes at most, the last of each row and those of prompts that want logprobs.
+    """
 
     kind: Literal["decode", "mixed"]
     rows: int
     tokens: int
+    samples: int
 
 
 class Schedule(Frozen):

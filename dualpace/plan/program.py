@@ -1,7 +1,7 @@
 """A step program as data: the operations of one forward pass over named buffers and the table of layer weights.
 
 The CPU engine interprets it, graph capture walks it. Buffers are named, never addressed; `weights` name entries of the
-weight table (`layers.3.qkv`); `layer` is -1 outside the layers. T is the step's tokens, R its rows (see `buffers`).
+weight table (`layers.3.qkv`); `layer` is -1 outside the layers. T is the step's tokens, S its samples (see `buffers`).
 """
 
 from dualpace.frozen import Frozen
@@ -19,7 +19,7 @@ class Op(Frozen):
 
 
 def buffers(model: Model) -> dict[str, tuple[str, int]]:
-    """Activation buffers: name -> (leading dimension "T" or "R", elements of a row)."""
+    """Activation buffers: name -> (leading dimension "T" or "S", elements of a row)."""
     heads = model.heads + 2 * model.kv_heads
     return {
         "residual": ("T", model.hidden),
@@ -29,8 +29,8 @@ def buffers(model: Model) -> dict[str, tuple[str, int]]:
         "y": ("T", model.hidden),
         "gate_up": ("T", 2 * model.intermediate),
         "act": ("T", model.intermediate),
-        "last": ("R", model.hidden),
-        "logits": ("R", model.vocab),
+        "last": ("S", model.hidden),
+        "logits": ("S", model.vocab),
     }
 
 

@@ -33,6 +33,7 @@ def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
         "plan": plan,
         "model": plan.model,
         "step_tokens": max(program.tokens for program in plan.schedule.programs),
+        "step_samples": max(program.samples for program in plan.schedule.programs),
         "structs": structs_text(plan),
     }
     sources = {}

@@ -1,11 +1,11 @@
-"""The kernels of a plan, compiled as a bundle's are but without the rest of its library."""
+"""The host libraries of a plan, compiled as a bundle's are, and its kernels without the rest."""
 
 from pathlib import Path
 
 from dualpace.build.compile import compile_libraries
 from dualpace.build.store import Store
 from dualpace.build.units import Library, libraries
-from dualpace.plan.manifest import HOST_ENGINE
+from dualpace.plan.manifest import HOST_ENGINE, HOST_RING
 from dualpace.plan.plan import Plan
 from dualpace.render.sources import render
 
@@ -16,6 +16,13 @@ class Quiet:
     def step(self, text: str) -> None: ...
 
     def note(self, text: str) -> None: ...
+
+
+def host_libraries(plan: Plan, store: Path) -> dict[str, Path]:
+    """The engine's and the ring's library by their names in a bundle, in `store`, which may hold them already."""
+    sources = render(plan)
+    host = [library for library in libraries(plan, sources) if library.output in (HOST_ENGINE, HOST_RING)]
+    return compile_libraries(host, sources, Store(store), Quiet())
 
 
 def kernel_library(plan: Plan, store: Path) -> Path:

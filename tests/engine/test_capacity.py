@@ -12,7 +12,7 @@ from dualpace.engine.kernels import Kernels
 from dualpace.model.random import random_weights
 from dualpace.plan import abi
 from dualpace.plan.manifest import HOST_ENGINE, read_manifest
-from dualpace.plan.memory import host_activation_bytes, product_bytes
+from dualpace.plan.memory import host_activation_bytes, logit_bytes, product_bytes
 from dualpace.plan.plan import Plan
 
 
@@ -31,7 +31,8 @@ def test_a_plans_memory_map_is_what_the_executor_allocates(bundle: Path):
     activations, logits, kv = allocated(plan, random_weights(plan), Kernels(bundle / HOST_ENGINE))
     tokens = plan.schedule.max_batch + plan.schedule.prefill_chunk
     assert plan.memory.activations == activations + product_bytes(plan.model, tokens)
-    assert plan.memory.logits == 2 * logits, "the sampler has as much scratch, if there is a thread for each row"
+    scratch = logit_bytes(plan.model, plan.schedule.max_batch)
+    assert plan.memory.logits == logits + scratch, "the sampler has its own, if there is a thread for each row"
     assert plan.memory.kv == kv
 
 
@@ -40,7 +41,8 @@ def test_activations_of_every_dtype_are_fp32_and_the_workspace_is_counted(name, 
     case = tiny(name, dtype)
     rows, chunk = case.plan.schedule.max_batch, case.plan.schedule.prefill_chunk
     splits = -(-case.plan.schedule.max_context // case.plan.attention.split_tokens)
-    counted = host_activation_bytes(case.plan.model, rows, rows + chunk, splits)
+    samples = case.plan.schedule.programs[-1].samples
+    counted = host_activation_bytes(case.plan.model, rows, samples, rows + chunk, splits)
     assert counted == allocated(case.plan, case.weights, kernels_of(case.library))[0]
 
 

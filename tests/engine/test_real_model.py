@@ -9,10 +9,12 @@ import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from dualpace.engine.kernels import Kernels
+from dualpace.engine.ring import SamplingParams
 from dualpace.model.gguf import convert
 from dualpace.model.weights import load
 from dualpace.plan.plan import Plan
-from tests.engine.compiled import kernel_library
+from tests.engine.compiled import host_libraries, kernel_library
+from tests.engine.requests import answers
 from tests.engine.rows import Rows, reference_logits
 from tests.plans import example
 
@@ -75,3 +77,14 @@ def test_fp32_logits_of_a_text_equal_the_reference_at_every_position(plan, conve
     decided = best[:, 0] - best[:, 1] > 2 * BOUND
     assert decided.sum() > 0.99 * len(TOKENS)
     assert torch.equal(torch.cat(found).argmax(1)[decided], expected.argmax(1)[decided])
+
+
+def test_logprobs_of_a_text_are_the_references(plan, converted, expected, store, tmp_path):
+    params = SamplingParams(max_tokens=0, prompt_logprobs=20)
+    libraries = host_libraries(plan, store)
+    (events,) = answers(plan, load(plan, converted), libraries, tmp_path / "rings", [(TOKENS, params)])
+    said = expected.log_softmax(1)
+    assert [event.token for event in events[:-1]] == TOKENS[1:]
+    for event, at in zip(events[:-1], said, strict=False):
+        assert event.logprob == pytest.approx(float(at[event.token]), abs=BOUND)
+        assert [logprob for _, logprob in event.top] == pytest.approx(at.topk(20).values.tolist(), abs=BOUND)

@@ -110,8 +110,8 @@ def plan(
             history_page=history_page,
             history_pages=-(-context // history_page) * (max_batch + 8),
             programs=(
-                Program(kind="decode", rows=max_batch, tokens=max_batch),
-                Program(kind="mixed", rows=max_batch, tokens=step_tokens),
+                Program(kind="decode", rows=max_batch, tokens=max_batch, samples=max_batch),
+                Program(kind="mixed", rows=max_batch, tokens=step_tokens, samples=max_batch + 16),
             ),
         ),
         rings=Rings(

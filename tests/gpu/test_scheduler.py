@@ -87,7 +87,7 @@ class DeviceSide(Side):
         self._view = view("StepBuffers", PLAN)
         self._state = torch.zeros(self._cubin.constant("dp_state_bytes"), dtype=torch.uint8, device="cuda")
         self._step = torch.zeros(ctypes.sizeof(self._view), dtype=torch.uint8, device="cuda")
-        self._scratch = torch.empty(PLAN.schedule.max_batch, PLAN.model.vocab, device="cuda")
+        self._scratch = torch.empty(PLAN.schedule.programs[-1].samples, PLAN.model.vocab, device="cuda")
         self._cubin.launch("dp_start", (1,), self._state, self._step, VOCABULARY)
 
     def schedule(self) -> int:
@@ -134,7 +134,7 @@ def traffic(seed: int) -> Iterator[list[tuple]]:
 
 
 def parameters(dice: random.Random) -> SamplingParams:
-    most = dice.choice((1, 5, 30, 100))
+    most = dice.choice((0, 1, 5, 30, 100))
     return SamplingParams(
         max_tokens=most,
         min_tokens=dice.choice((0, most // 2)),
@@ -152,6 +152,7 @@ def parameters(dice: random.Random) -> SamplingParams:
             for token in dice.sample(range(PLAN.model.vocab), dice.choice((0, 0, 3, MAX_BIAS)))
         ),
         logprobs=dice.choice((None, None, 0, 7, MAX_TOP_LOGPROBS)),
+        prompt_logprobs=dice.choice((None, None, 0, 7, MAX_TOP_LOGPROBS)),
     )
 
 

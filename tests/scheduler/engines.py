@@ -66,7 +66,7 @@ class ProbedScheduler(HostScheduler):
         else:
             self._library.probe_schedule(self._handle, self._members)
             s = self._step
-            step = Step(s.step, StepKind(s.kind), s.rows, s.tokens, s.samples)
+            step = Step(s.step, StepKind(s.kind), s.rows, s.tokens, s.samples, s.scored)
         fault = self._library.probe_invariants(self._handle)
         assert fault is None, f"after step {step}: {fault.decode()}"
         return step

@@ -29,6 +29,7 @@ def small_plan(
     page_size: int = 8,
     max_batch: int = 6,
     prefill_chunk: int = 16,
+    samples: int = 8,
     context: int = 96,
     queue: int = 12,
     queued_tokens: int = 1024,
@@ -41,7 +42,7 @@ def small_plan(
     vocab: int = VOCAB,
     prefix_reuse: bool = True,
 ) -> Plan:
-    """`windows` and `pages` are by layer group."""
+    """`windows` and `pages` are by layer group; a step looks at the logits of at most `samples` tokens."""
     counts = {"rings": rings, "request_slots": request_slots, "token_slots": token_slots, "arena_words": arena_words}
     groups = tuple(
         LayerGroup(name=f"g{g}", layers=(g,), window=window, rope=Rope(theta=1e4)) for g, window in enumerate(windows)
@@ -65,8 +66,10 @@ def small_plan(
             max_queued_tokens=queued_tokens, max_requests=max_batch + queue, max_context=context,
             prefix_reuse=prefix_reuse, history_page=history_page, history_pages=history_pages,
             programs=(
-                Program(kind="decode", rows=max_batch, tokens=max_batch),
-                Program(kind="mixed", rows=max_batch, tokens=max_batch + prefill_chunk),
+                Program(kind="decode", rows=max_batch, tokens=max_batch, samples=max_batch),
+                Program(
+                    kind="mixed", rows=max_batch, tokens=max_batch + prefill_chunk, samples=samples
+                ),
             ),
         ),
         rings=Rings(transport="shm", bytes=abi.ring_bytes(Rings(transport="shm", bytes=0, **counts)), **counts),

@@ -47,7 +47,7 @@ void probe_schedule(void* handle, int threads) {
 
 void probe_draw(const float* logits, int n, float temperature, int top_k, float top_p, float min_p, uint64_t seed,
                 uint32_t position, int threads, int32_t* token) {
-  const Sampling params = {seed, temperature, top_p, min_p, top_k, 1.0f, 0.0f, 0.0f, 0};
+  const Sampling params = {seed, temperature, top_p, min_p, top_k, 1.0f, 0.0f, 0.0f, 0, 0};
   SamplerMemory memory;
   with_team(threads, [&](auto& team) {
     const int32_t drawn = Sampler(team, memory).draw(logits, n, params, position);

@@ -50,7 +50,7 @@ void sample(Team& team, Row& row, uint32_t seed) {
   const int32_t ids[] = {0, 3, n - 1, n + 4}, banned[] = {2, n + 1};
   const float biases[] = {1.0f, -100.0f, 100.0f, 100.0f};
   const Adjustment adjustment = {200, 500, 1.2f, 0.5f, -0.1f, 4, 2, ids, biases, banned};
-  const Sampling params = {seed, seed % 2 == 0 ? 0.8f : 0.0f, 0.9f, 0.01f, 40, 1.0f, 0.0f, 0.0f, 0};
+  const Sampling params = {seed, seed % 2 == 0 ? 0.8f : 0.0f, 0.9f, 0.01f, 40, 1.0f, 0.0f, 0.0f, 0, 0};
   Sampler<Team> sampler(team, row.memory);
   const Scale scale = sampler.rank(row.logits.data(), n, kMaxTopLogprobs, row.top);
   const float* adjusted = adjust(

@@ -49,7 +49,6 @@ def test_the_context_is_a_limit_that_can_be_reached(toys):
         ({"prompt": []}, "prompt is empty"),
         ({"prompt": [VOCAB]}, f"prompt holds the token id {VOCAB}; ids are from 0 to {VOCAB - 1}"),
         ({"prompt": [-1]}, "prompt holds the token id -1"),
-        ({"max_tokens": 0}, "max_tokens is 0"),
         ({"max_tokens": 92}, "5 prompt tokens and max_tokens 92 exceed the context of 96 tokens"),
         ({"max_tokens": 2**32 + 1}, "max_tokens is 4294967297"),
         ({"prompt": [2**32]}, "prompt, stop_tokens or logit_bias"),

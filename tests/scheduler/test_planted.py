@@ -36,8 +36,8 @@ PLANTED = [
     (
         "an off-by-one: a prompt that is found whole leaves nothing to compute",
         "common/prefix.hpp",
-        "(s.requests.length[q] - 1) / cfg::kPageSize",
-        "s.requests.length[q] / cfg::kPageSize",
+        "least(s.requests.length[q] - 1, s.requests.scored[q])",
+        "least(s.requests.length[q], s.requests.scored[q])",
     ),
     (
         "a stale link: an evicted page can still be found",
@@ -98,6 +98,31 @@ PLANTED = [
         "common/poll.hpp",
         "least(ring.token_written - ring.token_read, cfg::kTokenSlots)",
         "least(ring.token_written - least(ring.token_read, ring.token_written), cfg::kTokenSlots)",
+    ),
+    (
+        "a reader that is overrun: a prompt's logprobs take the room of its ring's other rows",
+        "common/score.hpp",
+        "static_cast<int32_t>(s.rings[r].room) - static_cast<int32_t>(s.rings[r].rows)",
+        "static_cast<int32_t>(s.rings[r].room)",
+    ),
+    (
+        "said twice: a preempted row forgets which logprobs of its prompt are out",
+        "common/leave.hpp",
+        "        s.requests.computed[q] = 0;\n",
+        "        s.requests.computed[q] = 0;\n"
+        "        if (s.requests.scored[q] < cfg::kMaxContext) s.requests.scored[q] = 0;\n",
+    ),
+    (
+        "never said: a prefix is found whose logprobs are wanted",
+        "common/prefix.hpp",
+        "least(s.requests.length[q] - 1, s.requests.scored[q])",
+        "s.requests.length[q] - 1",
+    ),
+    (
+        "an off-by-one: the last position of a prompt is asked about a token that does not exist",
+        "common/score.hpp",
+        "least(to, requests.prompt[q] - 1)",
+        "least(to, requests.prompt[q])",
     ),
 ]
 

@@ -24,24 +24,29 @@ inline int32_t token_of(const uint64_t (&sums)[cfg::kGroups]) {
   return static_cast<int32_t>(all % cfg::kVocab);
 }
 
-// The `count` tokens that follow `text`, without any paging.
-inline std::vector<int32_t> continuation(std::vector<int32_t> text, int count) {
-  const size_t prompt = text.size();
-  uint64_t sums[cfg::kGroups] = {};
-  const auto add = [&](int position) {
-    for (int g = 0; g < cfg::kGroups; ++g) {
-      sums[g] += kv_of(text[static_cast<size_t>(position)], position, g);
-      const int gone = position - cfg::kWindow[g];
-      if (cfg::kWindow[g] > 0 && gone >= 0) sums[g] -= kv_of(text[static_cast<size_t>(gone)], gone, g);
-    }
-  };
-  for (int i = 0; i < static_cast<int>(prompt); ++i) add(i);
-  for (int i = 0; i < count; ++i) {
-    text.push_back(token_of(sums));
-    add(static_cast<int>(text.size()) - 1);
+// What the model says of a text, without any paging: the token that it would have after each prefix, and after the last
+// the `count` that follow.
+struct Spoken {
+  std::vector<int32_t> within, after;
+
+  Spoken(std::vector<int32_t> text, int count) {
+    const size_t prompt = text.size();
+    uint64_t sums[cfg::kGroups] = {};
+    const auto next = [&](int position) {
+      for (int g = 0; g < cfg::kGroups; ++g) {
+        sums[g] += kv_of(text[static_cast<size_t>(position)], position, g);
+        const int gone = position - cfg::kWindow[g];
+        if (cfg::kWindow[g] > 0 && gone >= 0) sums[g] -= kv_of(text[static_cast<size_t>(gone)], gone, g);
+      }
+      return token_of(sums);
+    };
+    for (int i = 0; i < static_cast<int>(prompt); ++i) within.push_back(next(i));
+    text.push_back(within.back());
+    while (static_cast<int>(text.size() - prompt) < count) text.push_back(next(static_cast<int>(text.size()) - 1));
+    within.pop_back();
+    after.assign(text.begin() + static_cast<ptrdiff_t>(prompt), text.begin() + static_cast<ptrdiff_t>(prompt) + count);
   }
-  return {text.begin() + static_cast<ptrdiff_t>(prompt), text.end()};
-}
+};
 
 // The forward pass. `trace` becomes a digest of the steps so far.
 class Toy {
@@ -70,13 +75,15 @@ class Toy {
         }
       }
     }
-    int r = 0;
     for (int i = 0; i < static_cast<int>(b.samples); ++i) {
-      while (b.query_begin[r + 1] <= b.sample_index[i]) ++r;
-      expect(b.sample_slot[i] == b.row_slot[r] && b.sample_index[i] == b.query_begin[r + 1] - 1, "a sample is wrong");
-      b.sampled[i] = see(b, b.row_slot[r], b.context[r]);
-      b.logprob[i] = -1.0f;
-      note(b.sampled[i]);
+      const int32_t at = b.sample_index[i], r = b.token_row[at];
+      const bool drawn = i >= static_cast<int>(b.scored);
+      expect(b.sample_slot[i] == b.row_slot[r] && (!drawn || at == b.query_begin[r + 1] - 1), "a sample is wrong");
+      b.sampled[i] = see(b, b.row_slot[r], b.position[at] + 1);
+      // As if it were a logprob: what shows which position, and which pages, a record is of.
+      b.logprob[i] = static_cast<float>(b.sampled[i]);
+      b.top[i].token[0] = b.sampled[i];
+      note(at), note(b.sampled[i]);
     }
   }
 

@@ -53,8 +53,16 @@ def continuation(plan, prompt, params):
     return tokens[len(prompt) :], Finish.LENGTH
 
 
+def foretold(plan, prompt):
+    """What the model says in the place of each of the prompt's tokens from the second on."""
+    return [continuation(plan, prompt[:length], SamplingParams(1))[0][0] for length in range(1, len(prompt))]
+
+
 class ToyModel:
-    """The forward pass: writes each token's value at its slot, reads each sampled row's through its tables."""
+    """The forward pass: writes each token's value at its slot, reads what each sample sees through its row's tables.
+
+    As its logprob a sample has the token that the model says in its place, and that one is its most probable.
+    """
 
     def __init__(self, plan):
         self.windows = [group.window for group in plan.model.groups]
@@ -79,17 +87,18 @@ class ToyModel:
             assert (slot == pages * self.page_size + position % self.page_size).all()
             kv[slot] = _mix(token, position, g)
         for i in range(step.samples):
-            r = int(np.searchsorted(begin, b["sample_index"][i], side="right")) - 1
+            at = int(b["sample_index"][i])
+            r = int(np.searchsorted(begin, at, side="right")) - 1
             assert b["sample_slot"][i] == slots[r]
-            assert b["sample_index"][i] == begin[r + 1] - 1
-            b["sampled"][i] = _next(self._seen(b, r, g) for g in range(len(self.kv)))
-            b["logprob"][i] = -1.0
+            assert i < step.scored or at == begin[r + 1] - 1
+            said = _next(self._seen(b, r, g, int(position[at]) + 1) for g in range(len(self.kv)))
+            b["sampled"][i] = b["logprob"][i] = b["top"][i]["token"][0] = said
         used = [b[n][:tokens] for n in ("token", "position", "token_row")] + [slots, begin, b["context"][: step.rows]]
         used += [b["slot"][:, :tokens], b["sample_index"][: step.samples], b["table"][:, slots]]
         return zlib.crc32(b"".join(array.tobytes() for array in used), step.tokens)
 
-    def _seen(self, b, r, g):
-        context, window = int(b["context"][r]), self.windows[g]
+    def _seen(self, b, r, g, context):
+        window = self.windows[g]
         positions = np.arange(max(0, context - window) if window else 0, context)
         pages = b["table"][g, b["row_slot"][r], positions // self.page_size]
         assert (pages >= 0).all()
@@ -102,6 +111,7 @@ class Request:
     prompt: list[int]
     params: SamplingParams
     aborted: bool = False
+    scores: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     finish: Finish = Finish.NONE
     cached: int = 0
@@ -109,8 +119,14 @@ class Request:
 
     def take(self, event):
         assert self.finish is Finish.NONE, "an event after the end"
-        assert event.index == len(self.tokens)
         assert event.prompt_tokens == len(self.prompt) or event.finish is Finish.ERROR
+        if event.of_prompt:
+            assert (event.index, event.token) == (len(self.scores) + 1, self.prompt[event.index])
+            assert [token for token, _ in event.top] == [int(event.logprob)] * self.params.prompt_logprobs
+            assert (event.finish, self.tokens) == (Finish.NONE, [])
+            self.scores.append(int(event.logprob))
+            return
+        assert event.index == len(self.tokens)
         if event.token >= 0:
             self.tokens.append(event.token)
         self.finish = event.finish
@@ -184,11 +200,13 @@ class Toy:
         """Every request ended once, with the text it should have; nothing is held any more."""
         for request in self.requests.values():
             tokens, finish = continuation(self.plan, request.prompt, request.params)
+            scores = [] if request.params.prompt_logprobs is None else foretold(self.plan, request.prompt)
             if request.finish is Finish.ABORT or (request.enough and request.finish is Finish.STOP):
                 assert request.aborted or request.enough
                 assert request.tokens == tokens[: len(request.tokens)]
+                assert request.scores == scores[: len(request.scores)]
             else:
-                assert (request.finish, request.tokens) == (finish, tokens)
+                assert (request.finish, request.tokens, request.scores) == (finish, tokens, scores)
         assert self.scheduler.at_rest()
 
 
@@ -206,8 +224,9 @@ def random_run(toy, seed, steps):
                 prompt = shared + [rng.randrange(VOCAB) for _ in range(length - len(shared))]
                 longest = toy.plan.schedule.max_context - len(prompt)
                 params = SamplingParams(
-                    max_tokens=min(longest, rng.choice((1, 2, 9, 30, 90))),
-                    min_tokens=rng.choice((0, 0, 1)),
+                    max_tokens=(most := min(longest, rng.choice((0, 1, 2, 9, 30, 90)))),
+                    min_tokens=min(most, rng.choice((0, 0, 1))),
+                    prompt_logprobs=rng.choice((None, None, 0, 1)),
                     stop_tokens=tuple(rng.sample(range(VOCAB), rng.choice((0, 1, 3)))),
                     priority=rng.choice((0, 0, 1, 255)),
                 )

@@ -15,15 +15,16 @@ struct Asked {
   int ring;
   uint32_t index;
   uint64_t since;  // look of its arrival
-  int prompt;
-  std::vector<int32_t> tokens;  // that it ends with if nothing ends it before
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> foretold;  // what the model says of the prompt's tokens from the second on, if it is to
+  std::vector<int32_t> tokens;    // that it ends with if nothing ends it before
   Finish finish;
-  size_t read = 0;
+  size_t scored = 0, read = 0;
   bool aborted = false, enough = false, spoiled = false;
 };
 
 struct Tally {
-  uint64_t steps, ended, wraps, laps, stalls, closed, killed, longest_wait;
+  uint64_t steps, ended, scored, wraps, laps, stalls, closed, killed, longest_wait;
 };
 
 // `Source::draw(n)` is a choice from 0 to n - 1, `Source::more()` whether there are any left.
@@ -104,19 +105,26 @@ class World {
 
   void submit() {
     const int r = static_cast<int>(draw(cfg::kRings));
-    const int length = 1 + static_cast<int>(draw(one_in(2) ? cfg::kMaxContext - 1 : 3 * cfg::kPageSize));
+    const int length = 1 + static_cast<int>(draw(one_in(2) ? cfg::kMaxContext : 3 * cfg::kPageSize));
     const auto& common = texts_[draw(3)];
     const int shared = one_in(3) ? 0 : static_cast<int>(draw(static_cast<uint32_t>(length) + 1));
     std::vector<int32_t> words(common.begin(), common.begin() + shared);
     const auto own = text(3 + draw(256), length - shared);
     words.insert(words.end(), own.begin(), own.end());
     const int room = cfg::kMaxContext - length;
-    const int count = one_in(2) ? room : least(room, 1 + static_cast<int>(draw(20)));
-    Asked request = {r, 0, looks_, length, continuation(words, count), Finish::kLength};
-    if (length >= kLongestHistory) request.finish = Finish::kError, request.tokens.clear();
-    if (length + count > kLongestHistory && length < kLongestHistory)
+    const int count = one_in(2) ? room : least(room, static_cast<int>(draw(20)));
+    Spoken spoken(words, count);
+    Asked request = {r, 0, looks_, words, {}, std::move(spoken.after), Finish::kLength};
+    if (length + least(count, 1) > kLongestHistory) {
+      request.finish = Finish::kError, request.tokens.clear();
+    } else if (length + count > kLongestHistory) {
       request.tokens.resize(static_cast<size_t>(kLongestHistory - length));
+    }
     RequestParams params = {};
+    if (one_in(3)) {
+      params.prompt_logprobs = 1 + draw(2);
+      if (request.finish != Finish::kError) request.foretold = std::move(spoken.within);
+    }
     params.prompt_tokens = static_cast<uint32_t>(length);
     params.max_tokens = static_cast<uint32_t>(count);
     params.priority = draw(3);
@@ -222,6 +230,13 @@ class World {
     StepBuffers& b = *engine_of(engine_).buffers;
     schedule_(state(), b, file_.memory());
     if (const char* wrong = broken(state(), b)) fault(wrong);
+    for (int r = 0; r < cfg::kRings; ++r) {
+      const RingState& ring = state().rings[r];
+      const RingControl& control = file_.memory().rings[r].control;
+      const bool current = is_open(ring.epoch) && ring.epoch == control.epoch;
+      const bool lost = current && ring.token_written - control.token_read > cfg::kTokenSlots;
+      expect(!lost, "a record is overwritten before it is read");
+    }
     if (++looks_ % 256 == 0) expect_patience();
     if (b.rows == 0) return;
     toy_.run(b);
@@ -266,15 +281,15 @@ class World {
     const uint32_t after = ends_[r].frontend->token_read;
     tally.wraps += (after - before + before % cfg::kTokenSlots) / cfg::kTokenSlots;
     tally.laps += after < before ? 1 : 0;
-    for (int i = 0; i < n; ++i) take(r, records[i]);
+    for (int i = 0; i < n; ++i) take(r, records[i], tops[i]);
   }
 
-  void take(int r, const TokenRecord& record) {
+  void take(int r, const TokenRecord& record, const TopLogprobs& top) {
     const auto found = asked_.find(record.tag);
     expect(found != asked_.end() && found->second.ring == r, "an event of no request, or after its end");
     Asked& request = found->second;
     const auto finish = static_cast<Finish>(record.finish);
-    if (!request.spoiled) check(request, record, finish);
+    if (!request.spoiled) record.of_prompt != 0 ? check_score(request, record, top) : check(request, record, finish);
     if (finish == Finish::kNone) return;
     tally.longest_wait = most(tally.longest_wait, waited(request));
     ++tally.ended;
@@ -282,16 +297,28 @@ class World {
     std::erase(order_, record.tag);
   }
 
+  void check_score(Asked& request, const TokenRecord& record, const TopLogprobs& top) {
+    expect(record.index == request.scored + 1 && request.read == 0, "a logprob of the prompt is lost or doubled");
+    expect(request.scored < request.foretold.size(), "a logprob that nobody asked for");
+    expect(record.token == request.prompt[record.index], "a token is not the prompt's");
+    const int32_t foretold = request.foretold[request.scored++];
+    expect(record.logprob == static_cast<float>(foretold), "a logprob differs from the oracle's");
+    expect(record.top_count == 0 || top.token[0] == foretold, "a top differs from the oracle's");
+    expect(record.finish == 0 && record.cached_tokens == 0, "a logprob of the prompt ends a request");
+    ++tally.scored;
+  }
+
   void check(Asked& request, const TokenRecord& record, Finish finish) {
     expect(record.index == request.read, "an event is lost or doubled");
-    expect(static_cast<int>(record.cached_tokens) < request.prompt, "no token was computed");
+    expect(record.cached_tokens < request.prompt.size(), "no token was computed");
     if (record.token != kNone) {
+      expect(request.scored == request.foretold.size(), "a token comes before the logprobs of its prompt");
       expect(request.read < request.tokens.size(), "more tokens than were asked for");
       expect(request.tokens[request.read++] == record.token, "a token differs from the oracle's");
     }
     const bool whole = request.read == request.tokens.size();
     if (finish == Finish::kNone) return expect(!whole, "the last token does not end its request");
-    if (finish == request.finish && whole) return;
+    if (finish == request.finish && whole && request.scored == request.foretold.size()) return;
     expect(record.token == kNone, "a request ended early, by itself");
     expect(finish == Finish::kAbort ? request.aborted : finish == Finish::kStop && request.enough, "a wrong reason");
   }

@@ -6,6 +6,7 @@ from dualpace.diagnostic import Severity
 from dualpace.lint.rule import Finding, LintContext, Rule
 from dualpace.plan.capacity import MAX_BATCH, MIN_ROW_TOKENS
 from dualpace.plan.error import CapacityError, PlanError
+from dualpace.plan.memory import LEAST_SAMPLES
 from dualpace.plan.paging import KvLayout
 from dualpace.plan.plan import Plan
 from dualpace.plan.quantity import size_text
@@ -132,7 +133,7 @@ def step_scratch(context: LintContext) -> Iterator[Finding]:
 def logits(context: LintContext) -> Iterator[Finding]:
     """The logits of a full batch take a small part of the memory."""
     plan = context.plan
-    if plan and plan.memory.logits > MOST_LOGITS * plan.memory.limit:
+    if plan and plan.schedule.max_batch > LEAST_SAMPLES and plan.memory.logits > MOST_LOGITS * plan.memory.limit:
         message = (
             f"scheduler.max_batch of {plan.schedule.max_batch} rows makes the logits over {plan.model.vocab} tokens "
             f"{_share(plan, plan.memory.logits)}"

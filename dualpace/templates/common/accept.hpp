@@ -33,7 +33,7 @@ DP_FN inline bool read_span(State& s, const Ring& memory, const SubmitRecord& re
   RequestParams& params = s.incoming.params;
   for (uint32_t i = 0; i < kHead; ++i) reinterpret_cast<uint32_t*>(&params)[i] = glance(memory.arena[begin + i]);
   if (check(params) != Fault::kSound || span_words(params) != words) return false;
-  if (static_cast<int>(params.prompt_tokens) >= kLongestHistory) return false;
+  if (static_cast<int>(params.prompt_tokens + least(params.max_tokens, 1u)) > kLongestHistory) return false;
   for (uint32_t i = 0; i < params.stop_count; ++i) {
     s.requests.stop[q][i] = static_cast<int32_t>(glance(memory.arena[begin + kHead + i]));
     if (!in_vocabulary(s.requests.stop[q][i])) return false;
@@ -95,7 +95,9 @@ DP_RARE inline void take_record(State s, int r, const Ring& memory, uint32_t ind
                           p.repetition_penalty,
                           p.presence_penalty,
                           p.frequency_penalty,
-                          static_cast<int32_t>(p.logprobs)};
+                          static_cast<int32_t>(p.logprobs),
+                          static_cast<int32_t>(p.prompt_logprobs)};
+  requests.scored[q] = p.prompt_logprobs > 0 ? 0 : cfg::kMaxContext;
   requests.history_count[q] = history_pages(prompt);
   for (int i = 0; i < requests.history_count[q]; ++i) {
     requests.history[q][i] = s.history.free.item[--s.history.free.count];

@@ -4,6 +4,7 @@
 #include "common/leave.hpp"
 #include "common/pages.hpp"
 #include "common/prefix.hpp"
+#include "common/score.hpp"
 #include "common/share.hpp"
 #include "common/state.hpp"
 #include "common/team.hpp"
@@ -160,7 +161,7 @@ DP_RARE void admit_waiting(Team team, State s, StepBuffers& b, int64_t budget) {
       continue;
     }
     for (int g = 0; g < cfg::kGroups; ++g) lack[g] += wanted[g];
-    budget -= length - reused;
+    budget -= appetite(s, q, reused);
     const bool fresh = s.requests.fresh[q];
     team.sync();
     if (team.leader()) {
@@ -191,7 +192,8 @@ DP_FN void admit(Team& team, State& s, StepBuffers& b) {
   if (!waiting) return;
   const auto pending = [&](int i) {
     const int32_t q = s.rows.request[rows.running[i]];
-    return static_cast<uint64_t>(rows.paused[rows.running[i]] ? 0 : s.requests.length[q] - s.requests.computed[q]);
+    const bool paused = rows.paused[rows.running[i]];
+    return static_cast<uint64_t>(paused ? 0 : appetite(s, q, s.requests.computed[q]));
   };
   const uint64_t decoding =
       team.reduce(rows.running_count, [&](int i) { return uint64_t{pending(i) == 1 ? 1u : 0u}; }, Sum());

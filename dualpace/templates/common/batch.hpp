@@ -2,6 +2,7 @@
 // is left of the budget goes to prefill, in order of admission.
 #pragma once
 #include "common/pages.hpp"
+#include "common/score.hpp"
 #include "common/state.hpp"
 #include "common/team.hpp"
 
@@ -10,7 +11,7 @@ namespace dp {
 static_assert(cfg::kMaxStepTokens >= cfg::kMaxBatch, "a step takes a token of every row");
 
 struct Batch {
-  int32_t decode_rows, rows, tokens, samples;
+  int32_t decode_rows, rows, tokens, samples, scored;
 
   DP_FN bool mixed() const { return rows > decode_rows; }
 
@@ -25,7 +26,8 @@ struct Batch {
   }
 };
 
-// Work::chunk, ::row and ::start by position in Rows::running: tokens of each row, its batch row, its first token.
+// Work::chunk, ::row, ::start, ::sample and ::score by position in Rows::running: tokens of each row, its batch row,
+// its first token, its sample of those that a token is drawn from, and the first of those of prompts.
 template <class Team>
 DP_FN Batch choose(Team& team, State& s) {
   Work& w = s.work;
@@ -34,30 +36,47 @@ DP_FN Batch choose(Team& team, State& s) {
     const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
     return s.rows.paused[slot] ? 0 : s.requests.length[q] - s.requests.computed[q];
   };
-  // Decode rows, and tokens that the others would take.
-  team.each(n, [&](int i) {
+  const auto scores = [&](int i) {
+    const int32_t q = s.rows.request[s.rows.running[i]], computed = s.requests.computed[q];
+    return scores_in(s.requests, q, computed, computed + w.chunk[i]);
+  };
+  // Decode rows, tokens that the others would take, and logprobs of prompts among these.
+  const auto count = [&](int i) {
     const int32_t all = pending(i);
-    w.chosen[i] = {{all == 1 ? 1 : 0, all > 1 ? least(all, kChunk) : 0}};
+    w.chosen[i] = {{all == 1 ? 1 : 0, all > 1 ? w.chunk[i] : 0, all > 1 ? scores(i) : 0}};
+  };
+  team.each(n, [&](int i) {
+    w.chunk[i] = least(pending(i), kChunk);
+    count(i);
   });
-  const Counts<2> total = team.scan(w.chosen, n);
+  Counts<3> total = team.scan(w.chosen, n);
+  if (total.of[2] > 0) {
+    ration_scores(team, s);
+    team.each(n, count);
+    total = team.scan(w.chosen, n);
+  }
   const int32_t decode_rows = total.of[0], wanted = total.of[1];
   const int32_t budget = least(cfg::kPrefillChunk, cfg::kMaxStepTokens - decode_rows);
-  // Of the others, those that run, and those of them that end their prefill.
+  // Of the others, those that run, those of them that end their prefill, and their logprobs.
   team.each(n, [&](int i) {
     const int32_t all = pending(i), decode = w.chosen[i].of[0], first = w.chosen[i].of[1];
     w.row[i] = w.sample[i] = decode;
     w.start[i] = all == 1 ? decode : decode_rows + first;
-    w.chunk[i] = all <= 1 ? all : most(0, least(least(all, kChunk), budget - first));
-    w.chosen[i] = {{all > 1 && w.chunk[i] > 0 ? 1 : 0, all > 1 && w.chunk[i] == all ? 1 : 0}};
+    if (all > 1) w.chunk[i] = most(0, least(w.chunk[i], budget - first));
+    const bool ends = all > 1 && w.chunk[i] == all;
+    w.chosen[i] = {{all > 1 && w.chunk[i] > 0 ? 1 : 0, ends ? 1 : 0, total.of[2] > 0 ? scores(i) : 0}};
   });
-  if (wanted == 0) return {decode_rows, decode_rows, decode_rows, decode_rows};
-  const Counts<2> prefill = team.scan(w.chosen, n);
+  if (wanted == 0) return {decode_rows, decode_rows, decode_rows, decode_rows, 0};
+  const Counts<3> prefill = team.scan(w.chosen, n);
   team.each(n, [&](int i) {
+    w.score[i] = w.chosen[i].of[2];
     if (pending(i) == 1) return;
     w.row[i] = decode_rows + w.chosen[i].of[0];
     w.sample[i] = decode_rows + w.chosen[i].of[1];
   });
-  return {decode_rows, decode_rows + prefill.of[0], decode_rows + least(wanted, budget), decode_rows + prefill.of[1]};
+  const int32_t scored = prefill.of[2];
+  return {decode_rows, decode_rows + prefill.of[0], decode_rows + least(wanted, budget),
+          scored + decode_rows + prefill.of[1], scored};
 }
 
 DP_FN inline void fill_token(State& s, StepBuffers& b, int t, int r, int32_t slot, int32_t q, int32_t position) {
@@ -70,11 +89,24 @@ DP_FN inline void fill_token(State& s, StepBuffers& b, int t, int r, int32_t slo
   }
 }
 
+// The samples that come first: those of prompts whose next token is given.
+template <class Team>
+DP_RARE void fill_scores(Team team, State s, StepBuffers& b, Batch batch) {
+  const Work& w = s.work;
+  team.each(batch.scored, [&](int k) {
+    const int i = list_of(w.score, s.rows.running_count, k);
+    const int32_t slot = s.rows.running[i], q = s.rows.request[slot], computed = s.requests.computed[q];
+    const int32_t position = first_score(s.requests, q, computed) + k - w.score[i];
+    b.sample_index[k] = w.start[i] + position - computed;
+    b.sample_slot[k] = slot;
+  });
+}
+
 template <class Team>
 DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
   Work& w = s.work;
   team.each(s.rows.running_count, [&](int i) {
-    const int32_t chunk = w.chunk[i], r = w.row[i], start = w.start[i], sample = w.sample[i];
+    const int32_t chunk = w.chunk[i], r = w.row[i], start = w.start[i], sample = batch.scored + w.sample[i];
     if (chunk == 0) return;
     const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
     const int32_t computed = s.requests.computed[q], context = computed + chunk, length = s.requests.length[q];
@@ -87,6 +119,7 @@ DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
     }
     if (r < batch.decode_rows) fill_token(s, b, r, r, slot, q, computed);
   });
+  if (batch.scored > 0) fill_scores(team, s, b, batch);
   if (batch.rows > batch.decode_rows) {
     team.sync();
     const int prefill = batch.rows - batch.decode_rows;
@@ -106,6 +139,7 @@ DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
     b.tokens = static_cast<uint32_t>(batch.tokens);
     b.samples = static_cast<uint32_t>(batch.samples);
     b.program = batch.program();
+    b.scored = static_cast<uint32_t>(batch.scored);
     s.step += batch.rows > 0 ? 1 : 0;
     b.step = s.step;
     s.counters.prefilled += static_cast<uint64_t>(batch.tokens - batch.decode_rows);

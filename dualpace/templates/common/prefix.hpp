@@ -174,13 +174,14 @@ DP_FN void seal(Team& team, State& s, StepBuffers& b, int total) {
 }
 
 // How many leading pages of a request's tokens are in the index, with all that their windows need; at least one token
-// is left to compute. Their entries are in Matches::entry.
+// is left to compute, and all that it wants logprobs of. Their entries are in Matches::entry.
 template <class Team>
 DP_FN int match_prefix(Team& team, State& s, int32_t q) {
   if (!cfg::kPrefixReuse) return 0;
   Matches& w = s.matches;
   const Prefixes& prefixes = s.prefixes;
-  const int limit = least(s.requests.keyed[q], (s.requests.length[q] - 1) / cfg::kPageSize);
+  const int reusable = least(s.requests.length[q] - 1, s.requests.scored[q]);
+  const int limit = least(s.requests.keyed[q], reusable / cfg::kPageSize);
   team.each(limit, [&](int i) {
     const int32_t entry = find_prefix(s, history_key(s, q, i));
     w.entry[i] = entry != kNone && same_tokens(s, entry, q, i) ? entry : kNone;

@@ -7,29 +7,34 @@
 
 namespace dp {
 
-// What a record says beside the state of its request. `top`: the most probable tokens, if they were asked for.
+// What a record says beside the state of its request. `position` is that of a token of the prompt, kNone for one that
+// was generated; `top`: the most probable tokens, if they were asked for.
 struct Said {
-  int32_t token;
+  int32_t token, position;
   float logprob;
   const TopLogprobs* top;
 };
-constexpr Said kNothing = {kNone, 0.0f, nullptr};
+constexpr Said kNothing = {kNone, kNone, 0.0f, nullptr};
 
 // Writes the record after the `nth` unwritten one of a ring, all but its flag. The caller knows that the ring has room.
 DP_FN inline void write_record(State& s, Ring& memory, RingState& ring, int32_t nth, int32_t q, Said said) {
   const uint32_t at = (ring.token_written + static_cast<uint32_t>(nth)) % cfg::kTokenSlots;
+  const bool of_prompt = said.position != kNone;
   const int32_t generated = s.requests.length[q] - s.requests.prompt[q];
-  const int tops = said.top == nullptr ? 0 : most(0, s.requests.sampling[q].logprobs - 1);
+  const int32_t place = of_prompt ? said.position : said.token == kNone ? generated : generated - 1;
+  const Sampling& params = s.requests.sampling[q];
+  const int tops = said.top == nullptr ? 0 : most(0, (of_prompt ? params.prompt_logprobs : params.logprobs) - 1);
   TokenRecord& record = memory.tokens[at];
   TokenRecord written;
   written.tag = s.requests.tag[q];
-  written.index = static_cast<uint32_t>(said.token == kNone ? generated : generated - 1);
+  written.index = static_cast<uint32_t>(place);
   written.token = said.token;
   written.logprob = said.logprob;
-  written.finish = static_cast<uint32_t>(s.requests.finish[q]);
+  written.finish = static_cast<uint32_t>(of_prompt ? Finish::kNone : s.requests.finish[q]);
   written.prompt_tokens = static_cast<uint32_t>(s.requests.prompt[q]);
   written.cached_tokens = static_cast<uint32_t>(s.requests.cached[q]);
   written.top_count = static_cast<uint32_t>(tops);
+  written.of_prompt = of_prompt ? 1 : 0;
   record.tag = written.tag;
   record.index = written.index;
   record.token = written.token;
@@ -38,6 +43,7 @@ DP_FN inline void write_record(State& s, Ring& memory, RingState& ring, int32_t 
   record.prompt_tokens = written.prompt_tokens;
   record.cached_tokens = written.cached_tokens;
   record.top_count = written.top_count;
+  record.of_prompt = written.of_prompt;
   TopLogprobs& top = memory.tops[at];
   for (int k = 0; k < tops; ++k) {
     top.token[k] = said.top->token[k];

@@ -14,7 +14,6 @@ enum class Fault {
   kSound,
   kEmptyPrompt,
   kContext,
-  kNoTokens,
   kMinTokens,
   kStopCount,
   kTemperature,
@@ -25,6 +24,7 @@ enum class Fault {
   kPenalties,
   kBiasCount,
   kLogprobs,
+  kPromptLogprobs,
   kPriority,
 };
 
@@ -51,8 +51,7 @@ DP_FN constexpr bool sound_bias(const int32_t* ids, int i, float bias) {
 DP_FN constexpr Fault check(const RequestParams& p) {
   constexpr uint32_t kContext = cfg::kMaxContext;
   if (p.prompt_tokens == 0) return Fault::kEmptyPrompt;
-  if (p.max_tokens == 0) return Fault::kNoTokens;
-  if (p.prompt_tokens >= kContext || p.max_tokens > kContext - p.prompt_tokens) return Fault::kContext;
+  if (p.prompt_tokens > kContext || p.max_tokens > kContext - p.prompt_tokens) return Fault::kContext;
   if (p.min_tokens > p.max_tokens) return Fault::kMinTokens;
   if (p.stop_count > kMaxStopTokens) return Fault::kStopCount;
   if (!(p.temperature >= 0.0f && p.temperature <= 100.0f)) return Fault::kTemperature;
@@ -65,6 +64,7 @@ DP_FN constexpr Fault check(const RequestParams& p) {
   if (!within(p.presence_penalty, kMostPenalty) || !within(p.frequency_penalty, kMostPenalty)) return Fault::kPenalties;
   if (p.bias_count > kMaxBias) return Fault::kBiasCount;
   if (p.logprobs > kMaxTopLogprobs + 1) return Fault::kLogprobs;
+  if (p.prompt_logprobs > kMaxTopLogprobs + 1) return Fault::kPromptLogprobs;
   if (p.priority > kHighestPriority) return Fault::kPriority;
   return Fault::kSound;
 }

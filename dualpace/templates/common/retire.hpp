@@ -38,47 +38,91 @@ DP_FN inline void count_attention(Counters& counters, const StepBuffers& b) {
 DP_FN inline Finish take_sample(State& s, int32_t q, int32_t token) {
   Requests& requests = s.requests;
   if (token < 0 || token >= s.vocabulary) return Finish::kError;
+  if (requests.length[q] == requests.longest[q]) return Finish::kLength;  // nobody wants a token
   history_token(s, q, requests.length[q]) = token;
   ++requests.length[q];
   return finish_of(requests, q, token);
+}
+
+// What the record of a sample says.
+DP_FN inline Said said_of(const State& s, const StepBuffers& b, int i) {
+  const int32_t q = s.rows.request[b.sample_slot[i]];
+  if (i < static_cast<int>(b.scored)) {
+    const int32_t position = b.position[b.sample_index[i]] + 1;
+    return b.sampled[i] < 0 ? kNothing : Said{history_token(s, q, position), position, b.logprob[i], &b.top[i]};
+  }
+  const bool none = s.requests.finish[q] == Finish::kError || s.requests.length[q] == s.requests.prompt[q];
+  return none ? kNothing : Said{b.sampled[i], kNone, b.logprob[i], &b.top[i]};
+}
+
+// Work::said. The samples of a row's prompt are neighbours; the first of them that is no number ends the request, and
+// neither those after it nor a token drawn are said.
+template <class Team>
+DP_RARE void judge(Team team, State s, const StepBuffers& b) {
+  Work& w = s.work;
+  const int samples = static_cast<int>(b.samples), scored = static_cast<int>(b.scored);
+  const auto request = [&](int i) { return s.rows.request[b.sample_slot[i]]; };
+  team.each(scored, [&](int i) {
+    w.said[i] = true;
+    for (int k = i - 1; k >= 0 && b.sample_slot[k] == b.sample_slot[i]; --k) w.said[i] = w.said[i] && b.sampled[k] >= 0;
+    if (!w.said[i] || b.sampled[i] >= 0) return;
+    s.requests.finish[request(i)] = Finish::kError;
+    s.rows.leave[b.sample_slot[i]] = Leave::kDone;
+  });
+  team.sync();
+  team.each(samples - scored, [&](int k) {
+    const int i = scored + k;
+    w.said[i] = s.requests.finish[request(i)] == Finish::kNone;
+  });
+  team.sync();
 }
 
 // Writes the records of the samples of kRingsTogether rings from `first` on; `counted` are their positions.
 template <class Team>
 DP_FN void write_samples(Team& team, State& s, const StepBuffers& b, RingMemory& m, int first) {
   team.each(static_cast<int>(b.samples), [&](int i) {
+    if (b.scored > 0 && !s.work.said[i]) return;
     const int32_t q = s.rows.request[b.sample_slot[i]];
     const int r = s.requests.ring[q];
     if (r < first || r >= first + kRingsTogether) return;
     int32_t nth = 0;
-    for (int k = 0; k < kRingsTogether; ++k) nth = first + k == r ? s.work.retired[i].of[kSamplesOfRing + k] : nth;
-    const bool failed = s.requests.finish[q] == Finish::kError;
-    write_record(s, m.rings[r], s.rings[r], nth, q, failed ? kNothing : Said{b.sampled[i], b.logprob[i], &b.top[i]});
+    for (int k = 0; k < kRingsTogether; ++k) nth = first + k == r ? s.work.retired[i].of[kRecordsOfRing + k] : nth;
+    write_record(s, m.rings[r], s.rings[r], nth, q, said_of(s, b, i));
   });
 }
 
 template <class Team>
 DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
   Requests& requests = s.requests;
-  const int rows = static_cast<int>(b.rows), samples = static_cast<int>(b.samples);
+  const int rows = static_cast<int>(b.rows), samples = static_cast<int>(b.samples), scored = static_cast<int>(b.scored);
   RetireCounts* counts = s.work.retired;
+  if (scored > 0) judge(team, s, b);
+  const auto said = [&](int i) { return scored == 0 || s.work.said[i]; };
   const auto count_ring = [&](int i, int first, int ring) {
-    for (int k = 0; k < kRingsTogether; ++k) counts[i].of[kSamplesOfRing + k] = ring == first + k ? 1 : 0;
+    for (int k = 0; k < kRingsTogether; ++k) counts[i].of[kRecordsOfRing + k] = ring == first + k ? 1 : 0;
   };
-  team.each(rows, [&](int i) {
-    requests.computed[s.rows.request[b.row_slot[i]]] = b.context[i];
+  team.each(most(rows, samples), [&](int i) {
     counts[i] = {};
-    counts[i].of[kSealedPages] = sealed_after(b, i) - sealed_before(b, i);
-    if (i >= samples) return;
+    if (i < rows) {
+      const int32_t q = s.rows.request[b.row_slot[i]], context = b.context[i];
+      requests.computed[q] = context;
+      if (requests.scored[q] < context) requests.scored[q] = context;
+      counts[i].of[kSealedPages] = sealed_after(b, i) - sealed_before(b, i);
+    }
+    if (i >= samples || !said(i)) return;
     const int32_t slot = b.sample_slot[i], q = s.rows.request[slot];
-    const Finish finish = take_sample(s, q, b.sampled[i]);
-    requests.finish[q] = finish;
-    if (finish != Finish::kNone) s.rows.leave[slot] = Leave::kDone;
+    Finish finish = b.sampled[i] < 0 ? Finish::kError : Finish::kNone;
+    if (i >= scored) {
+      finish = take_sample(s, q, b.sampled[i]);
+      requests.finish[q] = finish;
+      if (finish != Finish::kNone) s.rows.leave[slot] = Leave::kDone;
+      counts[i].of[kGenerated] = finish != Finish::kError && requests.length[q] > requests.prompt[q] ? 1 : 0;
+    }
     counts[i].of[kEndedSamples] = finish != Finish::kNone ? 1 : 0;
     counts[i].of[kFailedSamples] = finish == Finish::kError ? 1 : 0;
     count_ring(i, 0, requests.ring[q]);
   });
-  const RetireCounts total = team.scan(counts, rows);
+  const RetireCounts total = team.scan(counts, most(rows, samples));
   write_samples(team, s, b, m, 0);
   if (total.of[kSealedPages] > 0) seal(team, s, b, total.of[kSealedPages]);
   RetireCounts written = total;
@@ -86,12 +130,13 @@ DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
     team.sync();
     if (team.leader()) {
       for (int k = 0; k < least(kRingsTogether, cfg::kRings - first); ++k) {
-        s.rings[first + k].token_written += static_cast<uint32_t>(written.of[kSamplesOfRing + k]);
+        s.rings[first + k].token_written += static_cast<uint32_t>(written.of[kRecordsOfRing + k]);
       }
     }
     first += kRingsTogether;
     if (first >= cfg::kRings) break;
-    team.each(samples, [&](int i) { count_ring(i, first, requests.ring[s.rows.request[b.sample_slot[i]]]); });
+    team.each(samples,
+              [&](int i) { count_ring(i, first, said(i) ? requests.ring[s.rows.request[b.sample_slot[i]]] : kNone); });
     written = team.scan(counts, samples);
     write_samples(team, s, b, m, first);
   }
@@ -99,7 +144,7 @@ DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
   const auto failed = static_cast<uint64_t>(total.of[kFailedSamples]);
   if (team.leader()) {
     if (rows > 0) count_attention(s.counters, b);
-    s.counters.generated += static_cast<uint64_t>(samples) - failed;
+    s.counters.generated += static_cast<uint64_t>(total.of[kGenerated]);
     s.counters.nonfinite += failed;
     s.counters.failed += failed;
     s.counters.finished += ended - failed;

@@ -1,4 +1,4 @@
-// Samples one of a step's rows into its step buffers.
+// Samples one of a step's tokens into its step buffers, or gives the prompt's own next token its logprob.
 #pragma once
 #include "common/adjust.hpp"
 #include "common/sampler.hpp"
@@ -14,6 +14,17 @@ DP_FN void sample(Team& team, const State& s, StepBuffers& b, int i, const float
   const int32_t q = s.rows.request[b.sample_slot[i]], length = requests.length[q], n = s.vocabulary;
   const Sampling& params = requests.sampling[q];
   Sampler<Team> sampler(team, memory);
+  if (i < static_cast<int>(b.scored)) {
+    const int32_t next = history_token(s, q, b.position[b.sample_index[i]] + 1);
+    const Scale scale = sampler.rank(logits, n, params.prompt_logprobs - 1, b.top[i]);
+    if (team.leader()) {
+      // Padding is never drawn, so it is as improbable as can be.
+      const float logprob = next < n ? scale.logprob(logits[next]) : -__builtin_huge_valf();
+      b.sampled[i] = scale.sound ? next : kNone;
+      b.logprob[i] = scale.sound ? logprob : 0.0f;
+    }
+    return;
+  }
   Scale scale = {};
   if (params.logprobs > 0) scale = sampler.rank(logits, n, params.logprobs - 1, b.top[i]);
   const Adjustment adjustment = {

@@ -27,14 +27,16 @@ struct Sampling {
   float repetition_penalty;
   float presence_penalty;
   float frequency_penalty;
-  int32_t logprobs;
+  int32_t logprobs, prompt_logprobs;
 };
 
 // Temperatures below it are greedy: the weights of all but the largest logits would vanish.
 constexpr float kGreedyBelow = 1e-5f;
 
-// How logits become log probabilities. The peak is kept apart, for its sum with the logarithm would round to it.
+// How logits become log probabilities. The peak is kept apart, for its sum with the logarithm would round to it. Not
+// sound: of logits that no token can be sampled from.
 struct Scale {
+  bool sound;
   float peak, log_sum;
   DP_FN float logprob(float logit) const { return logit - peak - log_sum; }
 };
@@ -85,7 +87,7 @@ class Sampler {
     const Peak peak = find_peak(logits, n);
     if (peak.token < 0) return {};
     const auto mass = static_cast<int64_t>(sum_lanes({logits, n, peak.logit, kStepsPerNat}, kFar));
-    const Scale scale = {peak.logit, exact_log(static_cast<float>(mass) * (1.0f / (int64_t{1} << kMassBits)))};
+    const Scale scale = {true, peak.logit, exact_log(static_cast<float>(mass) * (1.0f / (int64_t{1} << kMassBits)))};
     for (int k = 0; k < count; ++k) {
       const uint64_t first = best_of_lanes();
       const bool none = first == Least::kEmpty;

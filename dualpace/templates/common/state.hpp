@@ -58,6 +58,9 @@ struct Requests {
   int32_t next[N], previous[N];
   // Tokens: of the prompt, of the history, of it with KV, and how long the history may and has to become.
   int32_t prompt[N], length[N], computed[N], cached[N], longest[N], shortest[N];
+  // Positions before it were computed once, and what they say of the prompt is said: the longest context where nobody
+  // asked for logprobs of a prompt.
+  int32_t scored[N];
   Sampling sampling[N];
   int32_t stop_count[N];
   int32_t stop[N][kMaxStopTokens];
@@ -177,11 +180,11 @@ struct Incoming {
 // Pages that the clock looks at together.
 constexpr int kSweep = 256;
 
-// What is counted of the rows of a step: pages that they sealed, samples that ended and that failed their requests, and
-// samples of each of the rings that are looked at together.
-constexpr int kSealedPages = 0, kEndedSamples = 1, kFailedSamples = 2, kSamplesOfRing = 3;
+// What is counted of the rows and samples of a step: pages that were sealed, samples that ended and that failed their
+// requests, tokens generated, and records for each of the rings that are looked at together.
+constexpr int kSealedPages = 0, kEndedSamples = 1, kFailedSamples = 2, kGenerated = 3, kRecordsOfRing = 4;
 constexpr int kRingsTogether = least(cfg::kRings, 4);
-using RetireCounts = Counts<kSamplesOfRing + kRingsTogether>;
+using RetireCounts = Counts<kRecordsOfRing + kRingsTogether>;
 constexpr int kMostSealed = cfg::kMaxStepTokens / cfg::kPageSize + cfg::kMaxBatch;  // pages in a step
 
 // How the pages that a row sealed in a step go into the prefix index: not at all, because one before them did not; at
@@ -191,14 +194,16 @@ enum Indexing : int32_t { kKeptApart, kUncontested, kContested };
 // Lists of a phase, by position in Rows::running or in a list of another kind as said there.
 struct Work {
   int32_t a[cfg::kMaxBatch], b[cfg::kMaxBatch], c[cfg::kMaxBatch];
-  RetireCounts retired[cfg::kMaxBatch];  // by batch row
-  Counts<2> chosen[cfg::kMaxBatch];
+  RetireCounts retired[cfg::kMaxSamples];  // by batch row and by sample
+  bool said[cfg::kMaxSamples];             // whether a sample has a record
+  Counts<3> chosen[cfg::kMaxBatch];
   // Pages that a step sealed, by their order: batch row, number, and bucket of the prefix index.
   int32_t sealed_row[kMostSealed], sealed_page[kMostSealed], sealed_bucket[kMostSealed];
   int32_t indexing[cfg::kMaxBatch];  // an Indexing by batch row
   int32_t contests;
   uint64_t seen[cfg::kRings][kSights];
   int32_t chunk[cfg::kMaxBatch], start[cfg::kMaxBatch], row[cfg::kMaxBatch], sample[cfg::kMaxBatch];
+  int32_t score[cfg::kMaxBatch];
   int32_t left[cfg::kMaxBatch], kept[cfg::kMaxBatch];
   int32_t request[cfg::kMaxRequests], offset[cfg::kMaxRequests];
   int32_t sweep[kSweep], victim[kSweep];

@@ -110,8 +110,6 @@ void explain(dp::Fault fault, const dp::RequestParams& p, char* error, size_t by
       return;
     case dp::Fault::kEmptyPrompt:
       return say(error, bytes, "prompt is empty; it needs at least one token");
-    case dp::Fault::kNoTokens:
-      return say(error, bytes, "max_tokens is 0; it has to be at least 1");
     case dp::Fault::kContext:
       return say(error, bytes, "%u prompt tokens and max_tokens %u exceed the context of %d tokens; lower either",
                  p.prompt_tokens, p.max_tokens, dp::cfg::kMaxContext);
@@ -140,6 +138,9 @@ void explain(dp::Fault fault, const dp::RequestParams& p, char* error, size_t by
     case dp::Fault::kLogprobs:
       return say(error, bytes, "logprobs asks for the %u most probable tokens, at most %d are possible", p.logprobs - 1,
                  dp::kMaxTopLogprobs);
+    case dp::Fault::kPromptLogprobs:
+      return say(error, bytes, "prompt_logprobs asks for the %u most probable tokens, at most %d are possible",
+                 p.prompt_logprobs - 1, dp::kMaxTopLogprobs);
     case dp::Fault::kPriority:
       return say(error, bytes, "priority is %u; it has to be from 0 to %u", p.priority, dp::kHighestPriority);
   }

@@ -55,6 +55,7 @@ constexpr bool kFlashInferPrefill = false;  // attention.route
 constexpr int kMaxBatch = 256;  // scheduler.max_batch
 constexpr int kPrefillChunk = 2048;  // scheduler.prefill_chunk
 constexpr int kMaxStepTokens = 2304;
+constexpr int kMaxSamples = 256;
 // Step programs, by kind, each kind's in order of size.
 struct StepProgram {
   bool mixed;

@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x452978a5e15e0856;
+constexpr uint64_t kLayoutHash = 0x5ed4773bb76b34fe;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -60,7 +60,7 @@ struct alignas(8) RequestParams {
   uint32_t prompt_tokens;
   uint32_t stop_count;
   uint32_t bias_count;
-  uint32_t max_tokens;  // most tokens to generate
+  uint32_t max_tokens;  // most tokens to generate; 0: the prompt is computed and no more
   uint32_t min_tokens;  // stop ids are not sampled before
   uint32_t priority;  // higher is served first, to 255
   uint32_t top_k;  // 0: off
@@ -71,6 +71,8 @@ struct alignas(8) RequestParams {
   float presence_penalty;
   float frequency_penalty;
   uint32_t logprobs;  // 0: none; k + 1: the token's and those of the k most probable
+  uint32_t prompt_logprobs;  // likewise for the tokens of the prompt, from its second on
+  uint8_t pad_68[4];
 };
 static_assert(offsetof(RequestParams, seed) == 0);
 static_assert(offsetof(RequestParams, prompt_tokens) == 8);
@@ -87,19 +89,21 @@ static_assert(offsetof(RequestParams, repetition_penalty) == 48);
 static_assert(offsetof(RequestParams, presence_penalty) == 52);
 static_assert(offsetof(RequestParams, frequency_penalty) == 56);
 static_assert(offsetof(RequestParams, logprobs) == 60);
-static_assert(sizeof(RequestParams) == 64);
+static_assert(offsetof(RequestParams, prompt_logprobs) == 64);
+static_assert(sizeof(RequestParams) == 72);
 
-// One event of a request: a token, its end, or both.
+// One event of a request: a token, its end, or both. Tokens of the prompt come first, in order.
 struct alignas(64) TokenRecord {
   uint64_t tag;
-  uint32_t index;  // of the token among those generated
+  uint32_t index;  // of the token among those generated, or in the prompt
   int32_t token;  // -1: none
   float logprob;  // of the token under the model alone, 0 unless it was asked for
   uint32_t finish;  // Finish
   uint32_t prompt_tokens;
   uint32_t cached_tokens;  // prompt tokens whose KV was reused
   uint32_t top_count;  // entries of Ring::tops that belong to this record
-  uint8_t reserved[20];
+  uint32_t of_prompt;  // 1: a token of the prompt, for its logprob
+  uint8_t reserved[16];
   uint64_t flag;  // epoch << 32 | index + 1 of this record, stored last; nothing else says it is there
 };
 static_assert(offsetof(TokenRecord, tag) == 0);
@@ -110,7 +114,8 @@ static_assert(offsetof(TokenRecord, finish) == 20);
 static_assert(offsetof(TokenRecord, prompt_tokens) == 24);
 static_assert(offsetof(TokenRecord, cached_tokens) == 28);
 static_assert(offsetof(TokenRecord, top_count) == 32);
-static_assert(offsetof(TokenRecord, reserved) == 36);
+static_assert(offsetof(TokenRecord, of_prompt) == 36);
+static_assert(offsetof(TokenRecord, reserved) == 40);
 static_assert(offsetof(TokenRecord, flag) == 56);
 static_assert(sizeof(TokenRecord) == 64);
 
@@ -281,9 +286,10 @@ struct alignas(64) StepBuffers {
   uint32_t kind;  // StepKind
   uint32_t rows;
   uint32_t tokens;
-  uint32_t samples;
+  uint32_t samples;  // tokens whose logits are looked at
+  uint32_t scored;  // of these, the first: what follows each is the prompt's own token, none is drawn
   uint32_t program;  // the least of the plan's step programs that holds the step
-  uint8_t pad_28[36];
+  uint8_t pad_32[32];
   int32_t token[cfg::kMaxStepTokens];
   int32_t position[cfg::kMaxStepTokens];
   int32_t token_row[cfg::kMaxStepTokens];  // row of each token
@@ -295,18 +301,19 @@ struct alignas(64) StepBuffers {
   int32_t table[cfg::kGroups][cfg::kMaxBatch][cfg::kPagesPerRow];  // pages by row slot and position / kPageSize; -1: none
   AttentionWork attention[cfg::kGroups];  // by attention, which reads its route there
   uint8_t pad_8428704[32];
-  int32_t sample_index[cfg::kMaxBatch];  // token whose logits are sampled
-  int32_t sample_slot[cfg::kMaxBatch];  // row slot of each sample
-  int32_t sampled[cfg::kMaxBatch];  // by the sampler: the token, -1 for logits with a NaN
-  float logprob[cfg::kMaxBatch];  // by the sampler
-  TopLogprobs top[cfg::kMaxBatch];  // by the sampler
+  int32_t sample_index[cfg::kMaxSamples];  // token whose logits are sampled
+  int32_t sample_slot[cfg::kMaxSamples];  // row slot of each sample
+  int32_t sampled[cfg::kMaxSamples];  // by the sampler: the token, -1 for logits with a NaN
+  float logprob[cfg::kMaxSamples];  // by the sampler
+  TopLogprobs top[cfg::kMaxSamples];  // by the sampler
 };
 static_assert(offsetof(StepBuffers, step) == 0);
 static_assert(offsetof(StepBuffers, kind) == 8);
 static_assert(offsetof(StepBuffers, rows) == 12);
 static_assert(offsetof(StepBuffers, tokens) == 16);
 static_assert(offsetof(StepBuffers, samples) == 20);
-static_assert(offsetof(StepBuffers, program) == 24);
+static_assert(offsetof(StepBuffers, scored) == 24);
+static_assert(offsetof(StepBuffers, program) == 28);
 static_assert(offsetof(StepBuffers, token) == 64);
 static_assert(offsetof(StepBuffers, position) == 9280);
 static_assert(offsetof(StepBuffers, token_row) == 18496);

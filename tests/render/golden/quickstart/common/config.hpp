@@ -55,6 +55,7 @@ constexpr bool kFlashInferPrefill = false;  // attention.route
 constexpr int kMaxBatch = 8;  // scheduler.max_batch
 constexpr int kPrefillChunk = 256;  // scheduler.prefill_chunk
 constexpr int kMaxStepTokens = 264;
+constexpr int kMaxSamples = 64;
 // Step programs, by kind, each kind's in order of size.
 struct StepProgram {
   bool mixed;

@@ -55,6 +55,7 @@ constexpr bool kFlashInferPrefill = false;  // attention.route
 constexpr int kMaxBatch = 128;  // scheduler.max_batch
 constexpr int kPrefillChunk = 2048;  // scheduler.prefill_chunk
 constexpr int kMaxStepTokens = 2176;
+constexpr int kMaxSamples = 128;
 // Step programs, by kind, each kind's in order of size.
 struct StepProgram {
   bool mixed;
