@@ -55,7 +55,7 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
     async def completions(body: CompletionRequest) -> Response:
         """Continue a prompt."""
         job = await completion_job(body, deployment)
-        reply = CompletionReply(deployment, job.prefixes, body.wants_usage)
+        reply = CompletionReply(deployment, body.wants_usage)
         return answer(body, Generation(dispatcher, deployment, job), reply)
 
     @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=GENERATED, dependencies=guarded)

@@ -21,7 +21,7 @@ WAIT_S = 0.25
 # Requests under way wait out a stall (a slow step, a debugger) before they are given up. The ring itself ends those of
 # an engine whose process is gone.
 GIVE_UP_S = 30.0
-# A client this many tokens behind is ended. Below that, what it missed reaches it in one piece.
+# A client this many generated tokens behind is ended. Below that, what it missed reaches it in one piece.
 INBOX_TOKENS = 4096
 
 logger = logging.getLogger(__name__)
@@ -32,13 +32,16 @@ class Inbox:
 
     def __init__(self) -> None:
         self._events: list[tuple[int, TokenEvent]] = []
+        self._generated = 0
         self.error: ApiError | None = None
         self._wake = asyncio.Event()
 
     def put(self, choice: int, event: TokenEvent) -> bool:
         """Add a token; False when the handler is too far behind, and nothing is added."""
-        if len(self._events) >= INBOX_TOKENS:
+        if self._generated >= INBOX_TOKENS:
             return False
+        # A prompt's tokens come as fast as they are computed, and are as many as the prompt has.
+        self._generated += not event.of_prompt
         self._events.append((choice, event))
         self._wake.set()
         return True
@@ -54,7 +57,7 @@ class Inbox:
         if not self._events:
             assert self.error is not None
             raise self.error
-        events, self._events = self._events, []
+        events, self._events, self._generated = self._events, [], 0
         if self.error is None:
             self._wake.clear()
         return events

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.responses import JSONResponse
 
 from dualpace.appliance.responses import Error, ErrorBody
-from dualpace.appliance.schema import FIELDS, PROMPT_LOGPROBS, UNSUPPORTED
+from dualpace.appliance.schema import FIELDS, UNSUPPORTED
 
 RETRY_AFTER_S = 1
 
@@ -91,8 +91,6 @@ def from_validation(errors: Sequence[Any]) -> ApiError:
     kind, location = first["type"], first["loc"][1:]
     if kind == "json_invalid":
         return invalid(f"The request body is not valid JSON: {first['ctx']['error']} at character {location[0]}.")
-    if kind == PROMPT_LOGPROBS:
-        return invalid(first["msg"], "logprobs")
     if not location:
         return invalid("The request body must be a JSON object whose field names are valid text.")
     if kind == "missing":

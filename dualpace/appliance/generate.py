@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
+from dualpace.appliance.echo import Echo
 from dualpace.appliance.errors import ApiError, client_gone, failed, unavailable
 from dualpace.appliance.logprobs import TokenLogprob, logprob_of
 from dualpace.appliance.responses import FinishReason, PromptTokensDetails, Usage
 from dualpace.appliance.stops import StopMatcher
 from dualpace.appliance.validate import Job
-from dualpace.engine.ring import Finish, SamplingParams, TokenEvent
+from dualpace.engine.ring import Finish, TokenEvent
 
 
 class Delta(NamedTuple):
@@ -39,16 +40,18 @@ class Delta(NamedTuple):
 class Choice:
     """One choice: detokenises, stops at stop strings, counts."""
 
-    def __init__(self, deployment: Deployment, job: Job, params: SamplingParams) -> None:
+    def __init__(self, deployment: Deployment, job: Job, index: int) -> None:
+        (prompt, params), prefix = job.choices[index], job.prefixes[index]
         self._deployment = deployment
+        self._scored = params.prompt_logprobs is not None
+        self._echo = Echo(deployment, prompt, prefix, scored=self._scored)
         self._text = deployment.text_stream(continues=job.continues)
         self._stops = StopMatcher(job.stops)
         self._min_tokens = params.min_tokens
         self._wants_logprobs = params.logprobs is not None
         # Of tokens whose text is not certain yet, with the characters that are decoded and that are passed on.
         self._logprobs: list[TokenLogprob] = []
-        self._decoded = 0
-        self._passed = 0
+        self._decoded = self._passed = len(prefix)
         self.finish_reason: FinishReason | None = None
         self.tokens = 0
         self.cached_tokens = 0
@@ -56,13 +59,19 @@ class Choice:
     def take(self, event: TokenEvent) -> str:
         """The text that is certain after `event`, which is none of `failure_of`."""
         self.cached_tokens = event.cached_tokens
+        if event.of_prompt:
+            return self._echo.take(event)
         text = ""
         if event.token >= 0:
             self.tokens += 1
-            # The token that ends a text is not part of it.
-            if event.finish is not Finish.STOP:
-                if self._wants_logprobs:
-                    self._logprobs.append(logprob_of(self._deployment, event, self._decoded))
+            # The token that ends a text is not part of it. Who asks about the prompt's tokens knows how many there are,
+            # and finds by counting from either end which is which.
+            in_text = event.finish is not Finish.STOP
+            if self._wants_logprobs and (in_text or self._scored):
+                self._logprobs.append(
+                    logprob_of(self._deployment, event.token, event.logprob, event.top, self._decoded)
+                )
+            if in_text:
                 text = self._text.push(event.token)
                 self._decoded += len(text)
         if event.finish is not Finish.NONE:
@@ -75,7 +84,7 @@ class Choice:
             self.finish_reason = "length" if event.finish is Finish.LENGTH else "stop"
             text += self._stops.flush()
         self._passed += len(text)
-        return text
+        return self._echo.rest() + text
 
     def flush(self) -> str:
         """The text held back, where a failure ends the choice."""
@@ -90,7 +99,7 @@ class Choice:
         whole = self.finish_reason is not None and not self._stops.stopped
         certain = [entry for entry in self._logprobs if whole or entry.offset < self._passed]
         del self._logprobs[: len(certain)]
-        return tuple(certain)
+        return (*self._echo.logprobs(), *certain)
 
 
 def failure_of(event: TokenEvent) -> ApiError | None:
@@ -110,7 +119,7 @@ class Generation:
     def __init__(self, dispatcher: Dispatcher, deployment: Deployment, job: Job) -> None:
         self._dispatcher = dispatcher
         self._job = job
-        self.choices = [Choice(deployment, job, params) for _, params in job.choices]
+        self.choices = [Choice(deployment, job, index) for index in range(len(job.choices))]
 
     async def __aenter__(self) -> "Generation":
         self._inbox, self._tags = self._dispatcher.submit(self._job.choices)

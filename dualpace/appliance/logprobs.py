@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from dualpace.appliance.deployment import Deployment
-from dualpace.engine.ring import TokenEvent
 
 # What JSON has for minus infinity.
 FLOOR = -9999.0
@@ -17,14 +16,14 @@ class Spelling(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """A token and its log probability."""
+    """A token and its log probability; None for a prompt's first token, which nothing comes before."""
 
     token: Spelling
-    logprob: float
+    logprob: float | None
 
 
 class TokenLogprob(NamedTuple):
-    """A generated token, the most probable ones in its place, and where in the completion it begins, in characters."""
+    """A token, the most probable ones in its place, and where in the text it begins, in characters."""
 
     chosen: Ranked
     top: tuple[Ranked, ...]
@@ -46,10 +45,12 @@ def spelling(deployment: Deployment, token: int) -> Spelling:
     return Spelling(text, list(raw))
 
 
-def logprob_of(deployment: Deployment, event: TokenEvent, offset: int) -> TokenLogprob:
-    """What is said of the token of `event`."""
+def logprob_of(
+    deployment: Deployment, token: int, logprob: float | None, top: tuple[tuple[int, float], ...], offset: int
+) -> TokenLogprob:
+    """What is said of a token; `top` are ids with their log probabilities."""
 
-    def ranked(token: int, logprob: float) -> Ranked:
-        return Ranked(spelling(deployment, token), max(logprob, FLOOR))
+    def ranked(token: int, logprob: float | None) -> Ranked:
+        return Ranked(spelling(deployment, token), None if logprob is None else max(logprob, FLOOR))
 
-    return TokenLogprob(ranked(event.token, event.logprob), tuple(ranked(*top) for top in event.top), offset)
+    return TokenLogprob(ranked(token, logprob), tuple(ranked(*other) for other in top), offset)

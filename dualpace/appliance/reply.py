@@ -53,12 +53,13 @@ def _head(prefix: str, deployment: Deployment) -> dict[str, Any]:
 
 
 def _completion_logprobs(entries: Sequence[TokenLogprob]) -> CompletionLogprobs:
-    def by_text(entry: TokenLogprob) -> dict[str, float]:
+    def by_text(entry: TokenLogprob) -> dict[str, float] | None:
         # Of tokens that are written alike, the most probable counts.
         logprobs: dict[str, float] = {}
         for token, logprob in (*entry.top, entry.chosen):
-            logprobs.setdefault(token.text, logprob)
-        return logprobs
+            if logprob is not None:
+                logprobs.setdefault(token.text, logprob)
+        return logprobs or None
 
     return CompletionLogprobs(
         tokens=[entry.chosen.token.text for entry in entries],
@@ -80,17 +81,16 @@ def _chat_logprobs(entries: Sequence[TokenLogprob]) -> ChatLogprobs:
 
 
 class CompletionReply:
-    """/v1/completions. `prefixes` is the text that each choice begins with, empty unless the prompt is echoed."""
+    """/v1/completions."""
 
-    def __init__(self, deployment: Deployment, prefixes: Sequence[str], with_usage: bool) -> None:
+    def __init__(self, deployment: Deployment, with_usage: bool) -> None:
         self._head = _head("cmpl", deployment) | {"object": "text_completion"}
-        self._prefixes = prefixes
         # Where the usage was asked for, every chunk has the field.
         self._usage = {"usage": None} if with_usage else {}
 
     def opening(self) -> list[BaseModel]:
         """Chunks before any token."""
-        return [self.chunk(Delta(index, text, None)) for index, text in enumerate(self._prefixes) if text]
+        return []
 
     def chunk(self, delta: Delta) -> BaseModel:
         """A chunk of new text."""
@@ -107,7 +107,7 @@ class CompletionReply:
         choices = [
             CompletionChoice(
                 index=d.choice,
-                text=self._prefixes[d.choice] + d.text,
+                text=d.text,
                 logprobs=None if d.logprobs is None else _completion_logprobs(d.logprobs),
                 finish_reason=d.ended_by,
             )

@@ -26,8 +26,10 @@ class CompletionLogprobs(BaseModel):
     """One entry a token of the text. Bytes that are no whole characters are escaped, after `bytes:`."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] = Field(description="The most probable tokens and the chosen one.")
+    token_logprobs: list[float | None] = Field(description="Null for the first token of an echoed prompt.")
+    top_logprobs: list[dict[str, float] | None] = Field(
+        description="The most probable tokens and the one that is there; null for the first token of an echoed prompt."
+    )
     text_offset: list[int] = Field(description="Characters of the text before the token.")
 
 

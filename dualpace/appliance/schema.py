@@ -6,7 +6,7 @@ value that asks for nothing. Any other field is an error.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
@@ -15,8 +15,8 @@ from dualpace.plan.structs import MAX_BIAS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 MAX_CHOICES = 8
 MAX_STOPS = 4
 UNSUPPORTED = "x-unsupported"
-# The type of the error for a request that asks for log probabilities of its prompt.
-PROMPT_LOGPROBS = "prompt_logprobs"
+# As vLLM has it, the lowest is served first; rings have it the other way round, from 0 on.
+LEAST_PRIORITY, MOST_PRIORITY = -128, 127
 
 
 def _encodable(text: str) -> str:
@@ -112,6 +112,11 @@ class SamplingFields(Body):
     )
     stream: bool | None = Field(None, description="Send server-sent events as tokens come.")
     stream_options: StreamOptions | None = Field(None, description="Needs `stream`.")
+    priority: Annotated[int, Field(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] | None = Field(
+        None,
+        description=f"Of the requests that wait the lowest is served first, from {LEAST_PRIORITY} to {MOST_PRIORITY}; "
+        "0 by default. A level is worth a head start of 16 requests, so none waits for ever.",
+    )
     user: Text | None = Field(None, description="The client's name for its user; accepted and not kept.")
 
     @property
@@ -124,6 +129,11 @@ class SamplingFields(Body):
         """How many of the most probable tokens are wanted with each token's log probability; None: neither."""
         raise NotImplementedError
 
+    @property
+    def wanted_prompt_logprobs(self) -> int | None:
+        """Likewise for the tokens of the prompt."""
+        return None
+
 
 class CompletionRequest(SamplingFields):
     """Body of POST /v1/completions."""
@@ -131,29 +141,25 @@ class CompletionRequest(SamplingFields):
     prompt: (
         Text | Annotated[list[Text], Field(fail_fast=True)] | Tokens | Annotated[list[Tokens], Field(fail_fast=True)]
     ) = Field(description="A text, a list of texts, a list of token ids, or a list of lists of token ids.")
-    echo: bool | None = Field(None, description="Put the prompt before the text.")
+    max_tokens: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Most tokens to generate; 0 for none, where the prompt alone is of interest."
+    )
+    echo: bool | None = Field(None, description="Put the prompt before the text, and with `logprobs` its tokens' too.")
     logprobs: TopLogprobs | None = Field(
         None,
-        description="Return each generated token's log probability and those of this many most probable tokens, "
+        description="Return each token's log probability and those of this many most probable tokens, "
         f"up to {MAX_TOP_LOGPROBS}.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_prompt_logprobs(cls, fields: Any) -> Any:
-        # Before any field: evaluation harnesses ask so, with a `max_tokens` of 0 that is not the point.
-        if isinstance(fields, dict) and fields.get("echo") and fields.get("logprobs") is not None:
-            raise PydanticCustomError(
-                PROMPT_LOGPROBS,
-                "'logprobs' with 'echo' asks for those of the prompt, which this server does not compute. "
-                "Leave one out.",
-            )
-        return fields
 
     @property
     def wanted_logprobs(self) -> int | None:
         """As SamplingFields has it."""
         return self.logprobs
+
+    @property
+    def wanted_prompt_logprobs(self) -> int | None:
+        """As SamplingFields has it."""
+        return self.logprobs if self.echo else None
 
     best_of: Annotated[int, Field(ge=1, le=1)] | None = refused("choice of the best among hidden completions")
     suffix: Literal[""] | None = refused("insertion before a suffix")

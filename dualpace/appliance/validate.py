@@ -8,7 +8,7 @@ from typing import cast
 from dualpace.appliance.aside import aside
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.errors import context_exceeded, invalid, model_not_found
-from dualpace.appliance.schema import ChatRequest, CompletionRequest, Message, SamplingFields
+from dualpace.appliance.schema import MOST_PRIORITY, ChatRequest, CompletionRequest, Message, SamplingFields
 from dualpace.engine.ring import SamplingParams
 from dualpace.model.chat import ChatError
 from dualpace.plan.structs import MAX_STOP_TOKENS
@@ -167,7 +167,7 @@ def _max_tokens(
 ) -> int:
     """Tokens to generate after `prompt` tokens (or `at_least` so many). Raises ApiError where they do not fit."""
     limit = deployment.max_context
-    completion = asked or max(1, min(default, limit - prompt))
+    completion = max(1, min(default, limit - prompt)) if asked is None else asked
     if prompt + completion > limit:
         raise context_exceeded(limit, prompt, completion, param, at_least=at_least)
     return completion
@@ -194,8 +194,10 @@ def _sampling(body: SamplingFields, deployment: Deployment) -> SamplingParams:
         frequency_penalty=body.frequency_penalty or 0.0,
         logit_bias=tuple(_biases(body).items()),
         logprobs=body.wanted_logprobs,
+        prompt_logprobs=body.wanted_prompt_logprobs,
         seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS,
         stop_tokens=tuple(ends),
+        priority=MOST_PRIORITY - (body.priority or 0),
     )
 
 

@@ -76,6 +76,7 @@ def test_the_description_names_every_route_and_no_answer_that_is_never_given(toy
     [
         ("/v1/completions", {"model": "toy", "prompt": ["x", "y"], "n": 2, "echo": True}),
         ("/v1/completions", {"model": "toy", "prompt": "x", "logprobs": 2}),
+        ("/v1/completions", {"model": "toy", "prompt": "x y z", "logprobs": 2, "echo": True, "max_tokens": 0}),
         ("/v1/completions", {"model": "toy", "prompt": ""}),
         ("/v1/chat/completions", {"model": "toy", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
         (

@@ -151,6 +151,19 @@ def test_echo_puts_the_prompt_first(toy: Frontend, stream: bool):
         assert text == "the foxthe fox"
 
 
+def test_a_completion_may_have_no_token(toy: Frontend):
+    reply = toy.openai.completions.create(model="toy", prompt="the fox", max_tokens=0)
+    assert (reply.choices[0].text, reply.choices[0].finish_reason) == ("", "length")
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (len(toy.encode("the fox")), 0)
+
+
+def test_the_lowest_priority_is_the_highest_of_the_ring(toy: Frontend):
+    toy.ring.submitted.clear()
+    for fields in ({"priority": -128}, {"priority": -1}, {}, {"priority": 127}):
+        toy.openai.completions.create(model="toy", prompt="x", max_tokens=1, extra_body=fields)
+    assert [params.priority for _, params in toy.ring.submitted] == [255, 128, 127, 0]
+
+
 def test_a_bos_is_put_before_a_text_and_not_before_token_ids(serve: ServeToy):
     toy = serve(add_bos=True)
     for prompt in ("fox", [9, 10]):
