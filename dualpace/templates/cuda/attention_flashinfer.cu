@@ -205,6 +205,7 @@ struct Shared {
   Decode::Shared decode;
   Exchange<1, 0> exchange;  // FlashInfer's results are one part without padding
 };
+static_assert(sizeof(Shared) <= 99 << 10, "a CTA of any target has room for it");
 
 }  // namespace
 
