@@ -10,9 +10,10 @@ from functools import partial
 import torch
 
 from dualpace.engine.device import Argument, Cubin
+from dualpace.engine.streamed import Launch, StreamedProducts
 from dualpace.model.weights import DTYPES
 from dualpace.plan.plan import Plan, Program
-from dualpace.plan.program import Op, buffers, step_program
+from dualpace.plan.program import Op, buffers, step_program, streams
 from dualpace.plan.rope import inverse_frequencies
 from dualpace.plan.structs import Route
 
@@ -20,8 +21,6 @@ FLASHINFER_KERNEL = "dp_attention_flashinfer"
 # What a thread of the kernels over vectors moves, and how many of them a CTA of theirs has.
 VECTOR_BYTES = 16
 VECTOR_THREADS = 256
-
-Launch = Callable[[Program], None]
 
 
 class DeviceExecutor:
@@ -61,15 +60,16 @@ class DeviceExecutor:
         self._tasks = torch.zeros(cubin.constant("dp_attention_tasks_bytes"), dtype=torch.uint8, device="cuda")
         self._partials = torch.empty(tasks, heads, model.head_dim, device="cuda")
         self._lses = torch.empty(tasks, heads, device="cuda")
-        self._launches = [
-            self._list_tasks,
-            *(self._angles(group) for group in range(len(model.groups))),
-            *(self._bind(op) for op in _fused(step_program(model))),
-        ]
+        ops = tuple(_fused(step_program(model)))
+        products = StreamedProducts(model, weights, cubin, step, self.buffers, self._rotations, self.pools)
+        self._prepare = [self._list_tasks, *(self._angles(group) for group in range(len(model.groups)))]
+        self._launches = [self._bind(op) for op in ops]
+        self._streamed = list(products.launches(ops, self._bind))
 
     def launch(self, program: Program) -> None:
         """Launch every operation of `program` on torch's current stream."""
-        for launch in self._launches:
+        streamed = streams(self._plan.model, program)
+        for launch in (*self._prepare, *(self._streamed if streamed else self._launches)):
             launch(program)
 
     def _dtype(self, name: str) -> torch.dtype:

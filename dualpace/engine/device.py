@@ -65,6 +65,7 @@ class Cubin:
         torch.zeros(1, device="cuda")  # makes torch's context the current one
         self._module = check(driver.cuModuleLoadData(path.read_bytes()))
         self._kernels: dict[str, tuple[Any, int, int]] = {}
+        self._constants: dict[str, int] = {}
 
     def launch(self, name: str, grid: tuple[int, ...], *arguments: Argument, overlap: bool = False) -> None:
         """Launch `name` on torch's current stream. Tensors go as pointers, int as int32, float as fp32.
@@ -93,7 +94,12 @@ class Cubin:
         return bool(status == driver.CUresult.CUDA_SUCCESS)
 
     def constant(self, name: str) -> int:
-        """The 8-byte constant `name`."""
+        """The 8-byte constant `name`, read once: a stream under capture could not."""
+        if name not in self._constants:
+            self._constants[name] = self._read(name)
+        return self._constants[name]
+
+    def _read(self, name: str) -> int:
         address, size = check(driver.cuModuleGetGlobal(self._module, name.encode()))
         value = ctypes.c_uint64()
         assert size == ctypes.sizeof(value)

@@ -5,7 +5,10 @@ weight table (`layers.3.qkv`); `layer` is -1 outside the layers. T is the step's
 """
 
 from dualpace.frozen import Frozen
-from dualpace.plan.plan import Model
+from dualpace.plan.plan import Model, Program
+
+# Rows up to which our own products beat cuBLAS's on a GPU; benchmarks/results/gpu_linear.json.
+STREAMED_ROWS = 16
 
 
 class Op(Frozen):
@@ -83,3 +86,18 @@ def step_program(model: Model) -> tuple[Op, ...]:
         Op(kind="sample", inputs=("logits",), outputs=("sampled",)),
     ]
     return tuple(ops)
+
+
+def streams(model: Model, program: Program) -> bool:
+    """Whether the products of `program` on a GPU are ours, with what follows them done on the way."""
+    return program.kind == "decode" and program.rows <= STREAMED_ROWS and model.element_bytes == 2
+
+
+def rotates(model: Model) -> bool:
+    """Whether such a product of qkv rotates queries and keys and appends them; a norm of a head has to come before."""
+    return not model.qk_norm and model.head_dim % 16 == 0
+
+
+def defers_norms(model: Model) -> bool:
+    """Whether such products leave a norm's division to the next. fp16 has not the range of the residual."""
+    return model.dtype == "bf16" and not model.post_norms

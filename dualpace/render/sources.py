@@ -9,6 +9,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError
 
 from dualpace.plan.abi import structs_text
 from dualpace.plan.plan import Plan
+from dualpace.plan.program import rotates, streams
 from dualpace.render.filters import cpp, f32
 
 TEMPLATES = files("dualpace") / "templates"
@@ -34,6 +35,8 @@ def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
         "model": plan.model,
         "step_tokens": max(program.tokens for program in plan.schedule.programs),
         "step_samples": max(program.samples for program in plan.schedule.programs),
+        "streamed": [program.rows for program in plan.schedule.programs if streams(plan.model, program)],
+        "rotates": rotates(plan.model),
         "structs": structs_text(plan),
     }
     sources = {}

@@ -37,6 +37,14 @@ def compile_ring(plan: Plan, store: Store) -> Path:
     return _compile(plan, store, HOST_RING)
 
 
+def compile_sources(plan: Plan, store: Store, *paths: str) -> Path:
+    """A cubin of the CUDA sources `paths` of `plan` alone."""
+    sources = render(plan)
+    engine = next(library for library in libraries(plan, sources) if library.output == CUDA_ENGINE)
+    some = engine.model_copy(update={"units": tuple(unit for unit in engine.units if unit.source in paths)})
+    return compile_libraries((some,), sources, store, Silent())[CUDA_ENGINE]
+
+
 def _compile(plan: Plan, store: Store, output: str) -> Path:
     sources = render(plan)
     wanted = [library for library in libraries(plan, sources) if library.output == output]

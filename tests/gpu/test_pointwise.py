@@ -8,7 +8,7 @@ from dualpace.engine.kernels import Kernels as HostKernels
 from dualpace.plan.plan import Plan
 
 from .batch import DTYPES, TOLERANCE, step_buffers
-from .conftest import compile_engine, host_twin
+from .conftest import compile_engine, compile_sources, host_twin
 from .plans import PLANS
 from .test_attention import worst_error
 
@@ -70,12 +70,17 @@ class Step:
         self.launch(kernel, (self.ctas,), self.buffers, *operands)
 
 
-@pytest.fixture(params=[(1, 1), (1, 200), (37, 5), (37, 300)], ids=lambda p: f"{p[0]}-tokens-{p[1]}-ctas")
-def step(request, plan, cubin_files):
-    from .device import Cubin
+@pytest.fixture(scope="module")
+def launch(plan, store):
+    from dualpace.engine.device import Cubin
 
+    return Cubin(compile_sources(plan, store, "cuda/pointwise.cu")).launch
+
+
+@pytest.fixture(params=[(1, 1), (1, 200), (37, 5), (37, 300)], ids=lambda p: f"{p[0]}-tokens-{p[1]}-ctas")
+def step(request, plan, launch):
     torch.manual_seed(0)
-    return Step(plan, Cubin(cubin_files[plan.name]).launch, *request.param)
+    return Step(plan, launch, *request.param)
 
 
 def assert_rows(out, expected, tolerance):

@@ -60,13 +60,6 @@ class MmaAttention {
     T row[2][kChunkKeys][cfg::kHeadDim + kVector];
   };
 
-#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
-  static constexpr int kSmBytes = 164 * 1024;
-#elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
-  static constexpr int kSmBytes = 100 * 1024;
-#else
-  static constexpr int kSmBytes = 228 * 1024;
-#endif
   static constexpr int kStages = 2;  // one in use, one on its way
   static constexpr bool fits(int warps) {
     return warps * (kStages * sizeof(Stage) + sizeof(Exchange<1>)) + 1024 <= kSmBytes;

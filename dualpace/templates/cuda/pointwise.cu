@@ -9,6 +9,7 @@
 #include "common/portable.hpp"
 #include "cuda/activation.cuh"
 #include "cuda/element.cuh"
+#include "cuda/linear_epilogue.cuh"
 #include "cuda/ptx.cuh"
 
 namespace dp {
@@ -119,6 +120,31 @@ extern "C" __global__ void __launch_bounds__(kNormThreads)
     row.store_to(x + begin);
     __syncthreads();
   }
+}
+
+// The same norm, deferred (linear_epilogue.cuh): x [tokens][kHidden] = residual times the weights, and its sums of
+// squares [tokens][kSquares].
+extern "C" __global__ void __launch_bounds__(kThreads)
+    dp_defer_norm(const StepBuffers* step, const Element* norm, const float* residual, Element* x, float* squares) {
+  launch_dependents();
+  wait_dependency();
+  constexpr unsigned kLanes = 16 / kVector;  // that share a sum
+  each_vector<cfg::kHidden>(step->tokens, [&](unsigned token, int offset) {
+    Values values, weight;
+    load(residual + int64_t{token} * cfg::kHidden + offset, values);
+    load(norm + offset, weight);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      sum += values[i] * values[i];
+      values[i] *= weight[i] + cfg::kNormOffset;
+    }
+    store(values, x + int64_t{token} * cfg::kHidden + offset);
+    const unsigned lane = threadIdx.x % 32, mask = ((1u << kLanes) - 1) << (lane / kLanes * kLanes);
+#pragma unroll
+    for (unsigned lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(mask, sum, lanes);
+    if (lane % kLanes == 0) squares[token * kSquares + offset / 16] = sum;
+  });
 }
 
 // residual += y, or norm(y) with weights `post_norm` unless that is null; then x = norm(residual) with weights `norm`.

@@ -8,6 +8,15 @@
 
 namespace dp {
 
+// Shared memory of an SM, of which each CTA takes 1 KiB more than it asks for.
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
+constexpr int kSmBytes = 164 * 1024;
+#elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
+constexpr int kSmBytes = 100 * 1024;
+#else
+constexpr int kSmBytes = 228 * 1024;
+#endif
+
 // Programmatic dependent launch. The next kernel of the stream may start once every CTA of this one has called this or
 // ended; what it does before its own wait_dependency() then overlaps this one.
 inline __device__ void launch_dependents() {
@@ -48,14 +57,20 @@ __device__ void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
 
 inline __device__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
-// 16 bytes that nobody reads again soon, such as KV and weights, to shared memory in the background; zeros if not
-// `valid`. Copies complete by groups, oldest first.
-inline __device__ void copy_vector(uint32_t to, const void* from, bool valid) {
-  uint64_t evict_first;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(evict_first));
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
-               "r"(valid ? 16 : 0), "l"(evict_first)
-               : "memory");
+// 16 bytes to shared memory in the background; zeros if not `valid`. Copies complete by groups, oldest first. What
+// nobody reads again soon, such as KV and weights, is the first that L2 evicts.
+template <bool kReadAgain = false>
+__device__ void copy_vector(uint32_t to, const void* from, bool valid) {
+  const int bytes = valid ? 16 : 0;
+  if constexpr (kReadAgain) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  } else {
+    uint64_t evict_first;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(evict_first));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+                 "r"(bytes), "l"(evict_first)
+                 : "memory");
+  }
 }
 inline __device__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
