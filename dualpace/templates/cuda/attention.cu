@@ -22,8 +22,8 @@ __constant__ int64_t dp_attention_merge_shared_bytes = sizeof(MergeExchange);
 
 // Does every task of `group` over `pool`, its pool of one layer. `qkv` [tokens][kQkvColumns] has been through
 // dp_kv_append. Writes `out` [tokens][kHeads][kHeadDim], or if that is null every task's partial result for
-// dp_attention_merge. Grid: any number of CTAs; best as many as the list was made for.
-// The list and the step are read before the kernel in front of this one has ended.
+// dp_attention_merge. Grid: any number of CTAs; best as many as the list was made for. The list and the step are read
+// before wait_dependency(): some kernel since dp_attention_tasks was launched without overlap.
 extern "C" __global__ void __launch_bounds__(Attention::kThreads)
     dp_attention(const StepBuffers* step, int group, AttentionTasks* tasks_of_group, const Element* qkv,
                  const Element* pool, PartialOut* partial, PartialLse* lse, Element* out) {

@@ -6,15 +6,14 @@
 
 namespace dp {
 
-// What a CTA asks the L2 for while the kernel before this one ends: half of what its copies will have on their way.
-constexpr int kPrefetchRows = (64 << 10) / (2 * cfg::kHeadDim * cfg::kElementBytes);
-constexpr int kPrefetchPart = least(cfg::kPageSize, 16);
+constexpr int kPrefetchKeys = 128;
+constexpr int kPrefetchPart = least(cfg::kPageSize, 16);  // contiguous
 
-// Asks for the first keys and values of a task. They may not be written yet: what is read later is not this.
+// Asks the L2 for the first keys and values of a task. They may not be written yet: nothing is done with them here.
 inline __device__ void prefetch_first(const AttentionTask& task, const int32_t* tables, const Element* pool) {
   const int offset = static_cast<int>(threadIdx.x) * kPrefetchPart;
   const int key = task.begin / kPrefetchPart * kPrefetchPart + offset;
-  if (offset >= kPrefetchRows || key >= task.end) return;
+  if (offset >= kPrefetchKeys || key >= task.end) return;
   const int page = tables[task.row_slot * cfg::kPagesPerRow + key / cfg::kPageSize];
   const Element* from = pool + key_offset(page, kv_head_of(task.slice), key % cfg::kPageSize);
   constexpr int kBytes = kPrefetchPart * cfg::kHeadDim * cfg::kElementBytes;
