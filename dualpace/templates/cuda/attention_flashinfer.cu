@@ -33,8 +33,6 @@ struct Variant : flashinfer::AttentionVariantBase {
   }
 };
 
-// Each of the two has `kCtas` CTAs on an SM.
-
 // decode.cuh, for CUDA cores: a thread has a vector of a head, and every head its threads. Block shape and stages are
 // those of BatchDecodeWithPagedKVCacheDispatched.
 template <class T>
@@ -106,7 +104,8 @@ class CudaCores {
     alignas(16) uint8_t stages[kStageBytes];
     alignas(16) size_t offsets[kTile * kThreads];
   };
-  // FlashInfer's own kernel has so few registers that eight fit; stages of a group of one are larger.
+  // CTAs that registers leave room for on an SM: FlashInfer's own kernel has as few, and stages room for fewer if a KV
+  // head has one query head.
   static constexpr int kCtas = least(1024 / kThreads, (200 << 10) / static_cast<int>(sizeof(Shared)));
 
   // Attention of `heads` to the keys [begin, end) of `table`, those of one KV head: `out` is normalised, `lse` in units
@@ -166,7 +165,7 @@ class TensorCores {
 
  public:
   static constexpr int kThreads = Traits::NUM_THREADS;
-  static constexpr int kCtas = 2;
+  static constexpr int kCtas = 2;  // for which FlashInfer chooses its tiles
   using Shared = typename Traits::SharedStorage;
 
   static __device__ void attend(const T* heads, const T* keys, const int32_t* table, int begin, int end, float* out,
