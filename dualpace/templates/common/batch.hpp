@@ -36,45 +36,39 @@ DP_FN Batch choose(Team& team, State& s) {
     const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
     return s.rows.paused[slot] ? 0 : s.requests.length[q] - s.requests.computed[q];
   };
-  const auto scores = [&](int i) {
-    const int32_t q = s.rows.request[s.rows.running[i]], computed = s.requests.computed[q];
-    return scores_in(s.requests, q, computed, computed + w.chunk[i]);
-  };
-  // Decode rows, tokens that the others would take, and logprobs of prompts among these.
-  const auto count = [&](int i) {
-    const int32_t all = pending(i);
-    w.chosen[i] = {{all == 1 ? 1 : 0, all > 1 ? w.chunk[i] : 0, all > 1 ? scores(i) : 0}};
-  };
+  // Decode rows, and tokens that the others would take.
   team.each(n, [&](int i) {
-    w.chunk[i] = least(pending(i), kChunk);
-    count(i);
+    const int32_t all = pending(i);
+    w.chunk[i] = least(all, kChunk);
+    w.chosen[i] = {{all == 1 ? 1 : 0, all > 1 ? w.chunk[i] : 0}};
   });
-  Counts<3> total = team.scan(w.chosen, n);
-  if (total.of[2] > 0) {
-    ration_scores(team, s);
-    team.each(n, count);
+  Counts<2> total = team.scan(w.chosen, n);
+  const bool scores = total.of[1] > 0 && ration_scores(team, s);
+  if (scores) {
+    team.each(n, [&](int i) {
+      const bool decodes = pending(i) == 1;
+      w.chosen[i] = {{decodes ? 1 : 0, decodes ? 0 : w.chunk[i]}};
+    });
     total = team.scan(w.chosen, n);
   }
   const int32_t decode_rows = total.of[0], wanted = total.of[1];
   const int32_t budget = least(cfg::kPrefillChunk, cfg::kMaxStepTokens - decode_rows);
-  // Of the others, those that run, those of them that end their prefill, and their logprobs.
+  // Of the others, those that run, and those of them that end their prefill.
   team.each(n, [&](int i) {
     const int32_t all = pending(i), decode = w.chosen[i].of[0], first = w.chosen[i].of[1];
     w.row[i] = w.sample[i] = decode;
     w.start[i] = all == 1 ? decode : decode_rows + first;
     if (all > 1) w.chunk[i] = most(0, least(w.chunk[i], budget - first));
-    const bool ends = all > 1 && w.chunk[i] == all;
-    w.chosen[i] = {{all > 1 && w.chunk[i] > 0 ? 1 : 0, ends ? 1 : 0, total.of[2] > 0 ? scores(i) : 0}};
+    w.chosen[i] = {{all > 1 && w.chunk[i] > 0 ? 1 : 0, all > 1 && w.chunk[i] == all ? 1 : 0}};
   });
   if (wanted == 0) return {decode_rows, decode_rows, decode_rows, decode_rows, 0};
-  const Counts<3> prefill = team.scan(w.chosen, n);
+  const Counts<2> prefill = team.scan(w.chosen, n);
+  const int32_t scored = scores ? count_scores(team, s) : 0;
   team.each(n, [&](int i) {
-    w.score[i] = w.chosen[i].of[2];
     if (pending(i) == 1) return;
     w.row[i] = decode_rows + w.chosen[i].of[0];
     w.sample[i] = decode_rows + w.chosen[i].of[1];
   });
-  const int32_t scored = prefill.of[2];
   return {decode_rows, decode_rows + prefill.of[0], decode_rows + least(wanted, budget),
           scored + decode_rows + prefill.of[1], scored};
 }

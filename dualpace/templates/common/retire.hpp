@@ -77,6 +77,26 @@ DP_RARE void judge(Team team, State s, const StepBuffers& b) {
   team.sync();
 }
 
+// Samples that gave no token were counted as if they had, and requests that failed as if they had finished.
+template <class Team>
+DP_RARE void discount(Team team, State s, const StepBuffers& b) {
+  const int samples = static_cast<int>(b.samples), scored = static_cast<int>(b.scored);
+  const auto request = [&](int i) { return s.rows.request[b.sample_slot[i]]; };
+  const auto count = [&](auto counts) {
+    return team.reduce(samples, [&](int i) { return uint64_t{counts(i) ? 1u : 0u}; }, Sum());
+  };
+  const auto said = [&](int i) { return scored == 0 || s.work.said[i]; };
+  const uint64_t mute = count([&](int i) { return i >= scored && (!said(i) || said_of(s, b, i).token == kNone); });
+  const uint64_t failed = count([&](int i) {
+    return said(i) && (i < scored ? b.sampled[i] < 0 : s.requests.finish[request(i)] == Finish::kError);
+  });
+  if (!team.leader()) return;
+  s.counters.generated -= mute;
+  s.counters.nonfinite += failed;
+  s.counters.failed += failed;
+  s.counters.finished -= failed;
+}
+
 // Writes the records of the samples of kRingsTogether rings from `first` on; `counted` are their positions.
 template <class Team>
 DP_FN void write_samples(Team& team, State& s, const StepBuffers& b, RingMemory& m, int first) {
@@ -109,18 +129,18 @@ DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
       if (requests.scored[q] < context) requests.scored[q] = context;
       counts[i].of[kSealedPages] = sealed_after(b, i) - sealed_before(b, i);
     }
-    if (i >= samples || !said(i)) return;
+    if (i >= samples) return;
     const int32_t slot = b.sample_slot[i], q = s.rows.request[slot];
     Finish finish = b.sampled[i] < 0 ? Finish::kError : Finish::kNone;
-    if (i >= scored) {
+    if (said(i) && i >= scored) {
       finish = take_sample(s, q, b.sampled[i]);
       requests.finish[q] = finish;
       if (finish != Finish::kNone) s.rows.leave[slot] = Leave::kDone;
-      counts[i].of[kGenerated] = finish != Finish::kError && requests.length[q] > requests.prompt[q] ? 1 : 0;
     }
-    counts[i].of[kEndedSamples] = finish != Finish::kNone ? 1 : 0;
-    counts[i].of[kFailedSamples] = finish == Finish::kError ? 1 : 0;
-    count_ring(i, 0, requests.ring[q]);
+    const bool ended = said(i) && finish != Finish::kNone;
+    counts[i].of[kEndedSamples] = ended ? 1 : 0;
+    counts[i].of[kMuteSamples] = !said(i) || (ended && said_of(s, b, i).token == kNone) ? 1 : 0;
+    count_ring(i, 0, said(i) ? requests.ring[q] : kNone);
   });
   const RetireCounts total = team.scan(counts, most(rows, samples));
   write_samples(team, s, b, m, 0);
@@ -141,14 +161,12 @@ DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
     write_samples(team, s, b, m, first);
   }
   const auto ended = static_cast<uint64_t>(total.of[kEndedSamples]);
-  const auto failed = static_cast<uint64_t>(total.of[kFailedSamples]);
   if (team.leader()) {
     if (rows > 0) count_attention(s.counters, b);
-    s.counters.generated += static_cast<uint64_t>(total.of[kGenerated]);
-    s.counters.nonfinite += failed;
-    s.counters.failed += failed;
-    s.counters.finished += ended - failed;
+    s.counters.generated += static_cast<uint64_t>(samples - scored);
+    s.counters.finished += ended;
   }
+  if (total.of[kMuteSamples] > 0) discount(team, s, b);
   if (ended > 0) leave_rows(team, s, b);
 }
 

@@ -29,22 +29,26 @@ DP_FN inline int32_t reach(const Requests& requests, int32_t q, int32_t from, in
   return scores >= scores_in(requests, q, from, to) ? to : first_score(requests, q, from) + scores + 1;
 }
 
+// How many the chunk of the i-th of the running rows has.
+DP_FN inline int32_t chunk_scores(const State& s, int i) {
+  const int32_t q = s.rows.request[s.rows.running[i]], computed = s.requests.computed[q];
+  return scores_in(s.requests, q, computed, computed + s.work.chunk[i]);
+}
+
 // Tokens of a request from position `from` on that steps are to prefill, as far as one can.
 DP_FN inline int32_t appetite(const State& s, int32_t q, int32_t from) {
   return reach(s.requests, q, from, s.requests.length[q], spare_samples(s)) - from;
 }
 
 // Cuts the chunks in Work::chunk of rows that prefill to the samples and the room in rings that there are for them, in
-// order of admission. Each row has one of both for itself.
+// order of admission. Each row has one of both for itself. False if no row wants any.
 template <class Team>
-DP_RARE void ration_scores(Team team, State s) {
+DP_RARE bool ration_scores(Team team, State s) {
   Work& w = s.work;
   const int n = s.rows.running_count;
   const auto request = [&](int i) { return s.rows.request[s.rows.running[i]]; };
-  const auto wanted = [&](int i) {
-    const int32_t q = request(i), computed = s.requests.computed[q];
-    return scores_in(s.requests, q, computed, computed + w.chunk[i]);
-  };
+  const auto wanted = [&](int i) { return chunk_scores(s, i); };
+  if (team.reduce(n, [&](int i) { return static_cast<uint64_t>(wanted(i)); }, Sum()) == 0) return false;
   for (int r = 0; r < cfg::kRings; ++r) {
     const int32_t spare = static_cast<int32_t>(s.rings[r].room) - static_cast<int32_t>(s.rings[r].rows);
     const auto of_ring = [&](int i) { return s.requests.ring[request(i)] == r; };
@@ -62,6 +66,15 @@ DP_RARE void ration_scores(Team team, State s) {
     w.chunk[i] = reach(s.requests, q, computed, computed + w.chunk[i], share) - computed;
   });
   team.sync();
+  return true;
+}
+
+// How many the chunks have; Work::score: those of earlier rows.
+template <class Team>
+DP_RARE int32_t count_scores(Team team, State s) {
+  const int n = s.rows.running_count;
+  team.each(n, [&](int i) { s.work.score[i] = chunk_scores(s, i); });
+  return team.scan(s.work.score, n);
 }
 
 }  // namespace dp

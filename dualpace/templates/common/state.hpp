@@ -180,9 +180,9 @@ struct Incoming {
 // Pages that the clock looks at together.
 constexpr int kSweep = 256;
 
-// What is counted of the rows and samples of a step: pages that were sealed, samples that ended and that failed their
-// requests, tokens generated, and records for each of the rings that are looked at together.
-constexpr int kSealedPages = 0, kEndedSamples = 1, kFailedSamples = 2, kGenerated = 3, kRecordsOfRing = 4;
+// What is counted of the rows and samples of a step: pages that were sealed, samples that ended their requests and that
+// gave no token, and records for each of the rings that are looked at together.
+constexpr int kSealedPages = 0, kEndedSamples = 1, kMuteSamples = 2, kRecordsOfRing = 3;
 constexpr int kRingsTogether = least(cfg::kRings, 4);
 using RetireCounts = Counts<kRecordsOfRing + kRingsTogether>;
 constexpr int kMostSealed = cfg::kMaxStepTokens / cfg::kPageSize + cfg::kMaxBatch;  // pages in a step
@@ -196,7 +196,7 @@ struct Work {
   int32_t a[cfg::kMaxBatch], b[cfg::kMaxBatch], c[cfg::kMaxBatch];
   RetireCounts retired[cfg::kMaxSamples];  // by batch row and by sample
   bool said[cfg::kMaxSamples];             // whether a sample has a record
-  Counts<3> chosen[cfg::kMaxBatch];
+  Counts<2> chosen[cfg::kMaxBatch];
   // Pages that a step sealed, by their order: batch row, number, and bucket of the prefix index.
   int32_t sealed_row[kMostSealed], sealed_page[kMostSealed], sealed_bucket[kMostSealed];
   int32_t indexing[cfg::kMaxBatch];  // an Indexing by batch row
