@@ -24,13 +24,14 @@ struct Tiling {
 };
 
 // What was fastest on an H200 at the widths of Llama 8B. The more rows, the more strips have to share a reading of x.
-// Of wide products two CTAs share an SM, one of which works while the other begins or ends; narrow ones have no more
-// than a CTA for each SM.
+// Of wide products two CTAs share an SM, one of which works while the other begins or ends; a narrow one has no more
+// CTAs than the GPU has SMs.
 constexpr Tiling tiling(int rows, int outputs) {
-  const bool wide = outputs >= 16 * 1024;
+  constexpr int kSms = 132;
+  const int strips = outputs / 16;
   if (rows <= 2) return {1, 4, 2};
-  if (rows <= 8) return wide ? Tiling{2, 1, 2} : Tiling{2, 2, 1};
-  return wide ? Tiling{4, 1, 2} : Tiling{4, 1, 1};
+  if (strips >= 1024) return {rows <= 8 && strips < 4096 ? 2 : 4, 1, 2};
+  return rows <= 8 && strips <= 2 * kSms ? Tiling{2, 2, 1} : Tiling{4, 1, 1};
 }
 
 // Outputs come in pairs: i and i + kSpan / 2 of each kSpan of them, for i below that half. A warp has both at hand.
