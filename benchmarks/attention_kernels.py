@@ -56,6 +56,15 @@ def compile_attention(layout: Plan, store: Store) -> Path:
     return compile_libraries((kernels,), sources, store, Silent())[CUDA_ENGINE]
 
 
+def compile_list_builder(layout: Plan, store: Store) -> Path:
+    """The list builder alone, which knows the policy of `layout`. Raises BuildError."""
+    sources = render(layout)
+    engine = next(library for library in libraries(layout, sources) if library.output == CUDA_ENGINE)
+    units = tuple(unit for unit in engine.units if unit.source == "cuda/attention_tasks.cu")
+    builder = Library(tool="nvcc", output=CUDA_ENGINE, units=units, flags=engine.flags)
+    return compile_libraries((builder,), sources, store, Silent())[CUDA_ENGINE]
+
+
 def compile_flashinfer(head_dim: int, sm: str, store: Store) -> Path:
     """FlashInfer's library for heads of `head_dim` in bf16, from `store` if it has it. Raises BuildError."""
     name, arch = FLASHINFER.name, f"-arch=sm_{sm}"

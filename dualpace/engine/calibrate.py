@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dualpace.engine.capture import FLASHINFER_KERNEL
@@ -36,46 +37,49 @@ KV_BYTES = 8 << 30
 KV_SHARE = 0.5
 
 
-def graph_seconds(body: Callable[[], None], repeats: int = REPEATS) -> float:
-    """Median seconds of a graph replay of `body`."""
-    body()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+def graph_seconds(bodies: Sequence[Callable[[], None]], repeats: int = REPEATS) -> list[float]:
+    """Median seconds of a graph replay of each body; they take turns."""
+    graphs = []
+    for body in bodies:
         body()
-    times: list[float] = []
+        torch.cuda.synchronize()
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            body()
+    times: list[list[float]] = [[] for _ in graphs]
     for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times[3:])
+        for graph, seconds in zip(graphs, times, strict=True):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            seconds.append(start.elapsed_time(end) / 1e3)
+    return [statistics.median(seconds[3:]) for seconds in times]
 
 
 class Layer:
-    """One layer of a plan on this GPU: random KV, and the kernels that attend to it.
+    """One layer of a plan's first layer group on this GPU: random KV, and the kernels of `cubin` that attend to it.
 
-    Only the first layer group is measured, and without its window.
+    Lists of tasks are made by `lists`, or if that is None by `cubin` too.
     """
 
-    def __init__(self, plan: Plan, cubin: Cubin) -> None:
-        self.plan, self.cubin = plan, cubin
+    def __init__(self, plan: Plan, cubin: Cubin, lists: Cubin | None = None) -> None:
+        self.plan, self._cubin, self._lists = plan, cubin, lists or cubin
         model = plan.model
         self.ctas = cubin.resident_ctas("dp_attention")
         self.flashinfer_ctas = cubin.resident_ctas(FLASHINFER_KERNEL) if cubin.has(FLASHINFER_KERNEL) else 0
         self._page_elements = 2 * model.kv_heads * plan.attention.page_size * model.head_dim
         room = min(KV_BYTES, int(KV_SHARE * torch.cuda.mem_get_info()[0]))
-        self.pages = room // (self._page_elements * model.element_bytes)
-        self._pool = torch.empty(self.pages, self._page_elements, dtype=DTYPES[model.dtype], device="cuda").normal_()
+        self.capacity = room // (self._page_elements * model.element_bytes)
+        self._pool = torch.empty(self.capacity, self._page_elements, dtype=DTYPES[model.dtype], device="cuda").normal_()
         self._tasks = torch.empty(cubin.constant("dp_attention_tasks_bytes"), dtype=torch.uint8, device="cuda")
         partials = cubin.constant("dp_attention_max_tasks") * cubin.constant("dp_attention_slice_heads")
         self._partial = torch.empty(partials, model.head_dim, device="cuda")
         self._lse = torch.empty(partials, device="cuda")
         rows, columns = plan.schedule.max_batch, (model.heads + 2 * model.kv_heads) * model.head_dim
-        self._qkv = torch.randn(rows, columns, device="cuda").to(self._pool.dtype)
-        self._out = torch.empty(rows, model.heads * model.head_dim, dtype=self._pool.dtype, device="cuda")
+        self.qkv = torch.randn(rows, columns, device="cuda").to(self._pool.dtype)
+        self.out = torch.empty(rows, model.heads * model.head_dim, dtype=self._pool.dtype, device="cuda")
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -87,19 +91,22 @@ class Layer:
         """Whether the plan and the KV take rows of these contexts."""
         schedule, size = self.plan.schedule, self.plan.attention.page_size
         fits = len(contexts) <= schedule.max_batch and max(contexts) <= schedule.max_context
-        return fits and sum(-(-context // size) for context in contexts) <= self.pages
+        return fits and sum(-(-context // size) for context in contexts) <= self.capacity
+
+    def pages_of(self, contexts: Sequence[int]) -> list[npt.NDArray[np.int32]]:
+        """The pages of each of these rows, in no order."""
+        counts = [-(-context // self.plan.attention.page_size) for context in contexts]
+        pages = np.random.default_rng(0).permutation(sum(counts)).astype(np.int32)
+        return np.split(pages, np.cumsum(counts)[:-1])
 
     def step(self, contexts: Sequence[int]) -> torch.Tensor:
-        """StepBuffers on the device: a decode step of rows with these contexts, their pages in no order."""
-        size = self.plan.attention.page_size
+        """StepBuffers on the device: a decode step of rows with these contexts."""
         step: Any = view("StepBuffers", self.plan)()
         rows = len(contexts)
         step.kind, step.rows, step.tokens = StepKind.DECODE, rows, rows
-        counts = [-(-context // size) for context in contexts]
-        pages = np.random.default_rng(0).permutation(sum(counts)).astype(np.int32)
         table = np.ctypeslib.as_array(step.table)[0]
-        for row, (count, mine) in enumerate(zip(counts, np.split(pages, np.cumsum(counts)[:-1]), strict=True)):
-            table[row, :count] = mine
+        for row, pages in enumerate(self.pages_of(contexts)):
+            table[row, : len(pages)] = pages
         for name, values in (
             ("position", np.array(contexts) - 1),
             ("context", contexts),
@@ -110,11 +117,39 @@ class Layer:
             np.ctypeslib.as_array(getattr(step, name))[: len(values)] = values
         return torch.frombuffer(bytearray(step), dtype=torch.uint8).cuda()
 
+    def pools(self, contexts: Sequence[int]) -> list[torch.Tensor]:
+        """At least LAYERS pools of pages for these rows, over more memory than the L2 cache holds if there is room."""
+        used = sum(-(-context // self.plan.attention.page_size) for context in contexts)
+        page_bytes = self._page_elements * self.plan.model.element_bytes
+        copies = min(ROTATED_BYTES // (used * page_bytes) + 1, self.capacity // used)
+        pools = [self._pool[i * used : (i + 1) * used] for i in range(copies)]
+        return pools * -(-LAYERS // len(pools))
+
+    def list_tasks(self, step: torch.Tensor, route: Route, split_tokens: int = 0) -> None:
+        """Launch dp_attention_tasks for `step`; Route.AUTO leaves the choice to the device."""
+        arguments = (int(route), split_tokens, self.ctas, self.flashinfer_ctas, self._tasks)
+        self._lists.launch("dp_attention_tasks", (1,), step, *arguments)
+
+    def work(self, step: torch.Tensor) -> Any:
+        """The AttentionWork that a list of tasks left in `step`."""
+        place = view("StepBuffers", self.plan).attention
+        held = step[place.offset : place.offset + place.size].cpu().numpy().tobytes()
+        return view("AttentionWork", self.plan).from_buffer_copy(held)
+
+    def attend(self, step: torch.Tensor, rows: int, route: Route, pools: Sequence[torch.Tensor]) -> None:
+        """Launch a layer over each of `pools`, by the list of tasks that is there, which is for `route`."""
+        flashinfer = route == Route.FLASHINFER
+        name, ctas = (FLASHINFER_KERNEL, self.flashinfer_ctas) if flashinfer else ("dp_attention", self.ctas)
+        for layer, pool in enumerate(pools):
+            operands = (self.qkv[:rows], pool, self._partial, self._lse, self.out[:rows])
+            self._cubin.launch(name, (ctas,), step, 0, self._tasks, *operands, overlap=layer > 0)
+
     def seconds(self, step: torch.Tensor, contexts: Sequence[int], route: Route, split_tokens: int = 0) -> float:
-        """A layer of `step`, that of rows with these contexts, by `route`, which Route.AUTO leaves to the device."""
+        """A layer of `step`, that of rows with these contexts, by `route`."""
         self.list_tasks(step, route, split_tokens)
-        taken, pools = Route(self.work(step).route), self._pools(contexts)
-        return graph_seconds(lambda: self._attend(step, contexts, taken, pools)) / len(pools)
+        taken, pools = Route(self.work(step).route), self.pools(contexts)
+        (layers,) = graph_seconds([lambda: self.attend(step, len(contexts), taken, pools)])
+        return layers / len(pools)
 
     def list_seconds(self, step: torch.Tensor, route: Route, split_tokens: int = 0) -> float:
         """The list of tasks that all layers of `step` share."""
@@ -123,36 +158,7 @@ class Layer:
             for _ in range(LISTS):
                 self.list_tasks(step, route, split_tokens)
 
-        return graph_seconds(lists) / LISTS
-
-    def list_tasks(self, step: torch.Tensor, route: Route, split_tokens: int = 0) -> None:
-        """dp_attention_tasks of the first layer group."""
-        arguments = (int(route), split_tokens, self.ctas, self.flashinfer_ctas, self._tasks)
-        self.cubin.launch("dp_attention_tasks", (1,), step, *arguments)
-
-    def work(self, step: torch.Tensor) -> Any:
-        """The AttentionWork that a list of tasks left in `step`."""
-        kind = view("StepBuffers", self.plan)
-        place = kind.attention
-        held = step[place.offset : place.offset + place.size].cpu().numpy().tobytes()
-        return view("AttentionWork", self.plan).from_buffer_copy(held)
-
-    def _attend(self, step: torch.Tensor, contexts: Sequence[int], route: Route, pools: Sequence[torch.Tensor]) -> None:
-        """A layer for each of `pools`, by the list of tasks that is there."""
-        flashinfer = route == Route.FLASHINFER
-        name, ctas = (FLASHINFER_KERNEL, self.flashinfer_ctas) if flashinfer else ("dp_attention", self.ctas)
-        rows = len(contexts)
-        for pool in pools:
-            operands = (self._qkv[:rows], pool, self._partial, self._lse, self._out[:rows])
-            self.cubin.launch(name, (ctas,), step, 0, self._tasks, *operands)
-
-    def _pools(self, contexts: Sequence[int]) -> list[torch.Tensor]:
-        """At least LAYERS pools of pages for these rows, over more memory than the L2 cache holds if there is room."""
-        used = sum(-(-context // self.plan.attention.page_size) for context in contexts)
-        page_bytes = self._page_elements * self.plan.model.element_bytes
-        copies = min(ROTATED_BYTES // (used * page_bytes) + 1, self.pages // used)
-        pools = [self._pool[i * used : (i + 1) * used] for i in range(copies)]
-        return pools * -(-LAYERS // len(pools))
+        return graph_seconds([lists])[0] / LISTS
 
 
 def batches(longest: int, most_rows: int, seed: int) -> Iterator[list[int]]:
@@ -188,11 +194,9 @@ def samples(layer: Layer, contexts: Iterable[Sequence[int]]) -> Iterator[Sample]
         seen = [SeenKeys(max(context - window, 0) if window else 0, context) for context in rows]
         sizes = split_sizes(base, max(keys.end - keys.begin for keys in seen))[::2]
         for route in layer.routes:
-            flashinfer = route == Route.FLASHINFER
-            ctas = layer.flashinfer_ctas if flashinfer else layer.ctas
+            ctas = layer.flashinfer_ctas if route == Route.FLASHINFER else layer.ctas
             for size in sizes if route == Route.SPLIT else [0]:
-                queue = workqueue_work(seen, count, ctas, all_partial=flashinfer)
-                work = split_work(seen, count, size, ctas) if size else queue
+                work = split_work(seen, count, size, ctas) if size else workqueue_work(seen, count, ctas)
                 seconds = layer.seconds(step, rows, route, size)
                 yield Sample(rows, route, size, Measured(work, seconds))
 
@@ -219,7 +223,20 @@ def constants(layer: Layer, found: Sequence[Sample]) -> CalibratedLayer:
         own=fit(own),
         flashinfer_ctas=layer.flashinfer_ctas,
         flashinfer=fit(theirs) if theirs else None,
+        flashinfer_gain=gain(found),
     )
+
+
+def gain(found: Sequence[Sample]) -> float:
+    """The share of a batch's time, on average, by which FlashInfer's kernel is the fastest route."""
+    batches: dict[tuple[int, ...], list[Sample]] = {}
+    for sample in found:
+        batches.setdefault(tuple(sample.contexts), []).append(sample)
+    gains = []
+    for batch in batches.values():
+        own = min(sample.measured.seconds for sample in batch if sample.route != Route.FLASHINFER)
+        gains.append(1 - min(own, *(sample.measured.seconds for sample in batch)) / own)
+    return statistics.mean(gains)
 
 
 def machine() -> dict[str, str]:

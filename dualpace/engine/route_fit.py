@@ -1,6 +1,6 @@
 """Constants of attention's cost model from measured layers: a pure function."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -10,8 +10,6 @@ import numpy.typing as npt
 from dualpace.plan.attention_cost import RouteWork, route_seconds
 from dualpace.plan.plan import KernelCost
 
-# Which roof a batch is under follows from the constants: they are fitted anew until that no longer changes.
-ROUNDS = 50
 _UNKNOWNS = tuple(KernelCost.model_fields)
 Array = npt.NDArray[np.float64]
 
@@ -30,38 +28,15 @@ def fit(samples: Sequence[Measured]) -> KernelCost:
     """
     if len(samples) < len(_UNKNOWNS):
         raise ValueError(f"{len(samples)} measurements cannot fix {len(_UNKNOWNS)} constants: measure more batches")
-    return min((cost for cost in _descents(samples)), key=lambda cost: relative_error(cost, samples))
+    seconds = np.array([[sample.seconds] for sample in samples])
+    features = np.array([(1, *sample.work) for sample in samples], dtype=np.float64) / seconds
+    return KernelCost(**dict(zip(_UNKNOWNS, _nonnegative(features).tolist(), strict=True)))
 
 
 def relative_error(cost: KernelCost, samples: Sequence[Measured]) -> float:
     """Root of the mean squared relative error of `cost` over `samples`."""
     errors = [route_seconds(cost, sample.work) / sample.seconds - 1 for sample in samples]
     return float(np.sqrt(np.mean(np.square(errors))))
-
-
-def _descents(samples: Sequence[Measured]) -> Iterator[KernelCost]:
-    """Fits from several first guesses of which batches wait for one CTA: those whose share of the keys is largest."""
-    shares = np.array([sample.work.chain / sample.work.keys for sample in samples])
-    for guess in np.quantile(shares, (0.0, 0.25, 0.5, 0.75, 1.0)):
-        chained = shares > guess
-        for _ in range(ROUNDS):
-            cost = _with_roofs(samples, chained)
-            yield cost
-            now = np.array([s.work.chain * cost.chain_key > s.work.keys * cost.key for s in samples])
-            if np.array_equal(now, chained):
-                break
-            chained = now
-
-
-def _with_roofs(samples: Sequence[Measured], chained: npt.NDArray[np.bool_]) -> KernelCost:
-    """The best constants if just the `chained` samples wait for one CTA."""
-    rows = [
-        (1, work.keys * (not waits), work.chain * waits, work.tasks, work.partials, work.depth)
-        for (work, _), waits in zip(samples, chained, strict=True)
-    ]
-    features = np.array(rows, dtype=np.float64) / np.array([[sample.seconds] for sample in samples])
-    constants = _nonnegative(features)
-    return KernelCost(**dict(zip(_UNKNOWNS, constants.tolist(), strict=True)))
 
 
 def _nonnegative(features: Array) -> Array:

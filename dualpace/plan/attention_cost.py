@@ -28,13 +28,12 @@ class SeenKeys(NamedTuple):
 class RouteWork(NamedTuple):
     """What a route makes of a batch; keys count once for each slice of heads that reads them.
 
-    `keys` are read by all CTAs, `chain` by the one that reads most, `tasks` done by the one that does most; `partials`
-    are results to merge, `depth` of them those of the slice that has most.
+    `keys` are read by all CTAs, `tail` by the one that reads most, beyond an equal share; `partials` are results to
+    merge, `depth` of them those of the slice that has most.
     """
 
     keys: int
-    chain: int
-    tasks: int
+    tail: int
     partials: int
     depth: int
 
@@ -64,23 +63,19 @@ def slice_heads(model: Model) -> int:
     return _parts(model.heads, slices(model))
 
 
-def workqueue_work(seen: Sequence[SeenKeys], slices: int, ctas: int, all_partial: bool = False) -> RouteWork:
-    """All keys of each slice in shares of equal length, for `ctas` CTAs.
-
-    What a share cuts in two is merged, or with `all_partial`, as FlashInfer's kernel leaves them, every task.
-    """
+def workqueue_work(seen: Sequence[SeenKeys], slices: int, ctas: int) -> RouteWork:
+    """All keys of each slice in shares of equal length, for `ctas` CTAs; what a share cuts in two is merged."""
     ranges, tokens = sum(keys.ranges(TASK_KEYS) for keys in seen), len(seen)
     share = max(_parts(ranges, _slice_shares(slices, ctas)), 1)
     shares = _parts(ranges, share)
     cuts = max(shares - 1, 0)
-    tasks = _parts(tokens + cuts, max(shares, 1))
     depth = min(_parts(_parts(_longest(seen), TASK_KEYS), share) + 1, shares)
+    keys = _keys(seen, slices)
     return RouteWork(
-        keys=_keys(seen, slices),
-        chain=share * TASK_KEYS,
-        tasks=tasks,
-        partials=slices * (cuts + (tokens if all_partial else min(cuts, tokens))),
-        depth=depth if depth > 1 or all_partial else 0,
+        keys=keys,
+        tail=max(share * TASK_KEYS - keys // ctas, 0),
+        partials=slices * (cuts + min(cuts, tokens)),
+        depth=depth if depth > 1 else 0,
     )
 
 
@@ -91,7 +86,9 @@ def split_work(seen: Sequence[SeenKeys], slices: int, size: int, ctas: int) -> R
     longest = _longest(seen)
     partials = slices * (sum(splits) - splits.count(1))
     depth = _parts(longest, size)
-    return RouteWork(_keys(seen, slices), tasks * min(size, longest), tasks, partials, depth if depth > 1 else 0)
+    keys = _keys(seen, slices)
+    tail = max(tasks * min(size, longest) - keys // ctas, 0)
+    return RouteWork(keys, tail, partials, depth if depth > 1 else 0)
 
 
 def _slice_shares(slices: int, ctas: int) -> int:
@@ -113,10 +110,9 @@ def _longest(seen: Sequence[SeenKeys]) -> int:
 
 
 def route_seconds(cost: KernelCost, work: RouteWork) -> float:
-    """A roofline: keys at the bandwidth of memory or at a CTA's pace, and what does not move KV on top."""
-    moving = max(work.keys * cost.key, work.chain * cost.chain_key)
-    merging = work.partials * cost.partial + work.depth * cost.merge
-    return cost.start + moving + work.tasks * cost.task + merging
+    """A roofline: all keys at the bandwidth of memory; the tail of the CTA that reads most, and merges, on top."""
+    reading = work.keys * cost.key + work.tail * cost.tail_key
+    return cost.start + reading + work.partials * cost.partial + work.depth * cost.merge
 
 
 def split_sizes(least: int, longest: int) -> list[int]:
@@ -134,7 +130,7 @@ def candidates(policy: AttentionPolicy, seen: Sequence[SeenKeys], slices: int, s
         work = split_work(seen, slices, size, policy.ctas)
         found.append(RouteChoice("split", size, route_seconds(policy.own, work)))
     if policy.flashinfer is not None:
-        queue = workqueue_work(seen, slices, policy.flashinfer_ctas, all_partial=True)
+        queue = workqueue_work(seen, slices, policy.flashinfer_ctas)
         found.append(RouteChoice("flashinfer", 0, route_seconds(policy.flashinfer, queue)))
     return found
 

@@ -22,7 +22,7 @@ NEAREST = "h200"
 
 
 class CalibratedLayer(Frozen):
-    """The constants of attention's kernels for one shape of layer. See AttentionPolicy for CTAs."""
+    """The constants of attention's kernels for one shape of layer; the rest as in AttentionPolicy."""
 
     head_dim: int
     gqa_ratio: int
@@ -33,6 +33,7 @@ class CalibratedLayer(Frozen):
     own: KernelCost
     flashinfer_ctas: int = 0
     flashinfer: KernelCost | None = None
+    flashinfer_gain: float = 0.0
 
     def fits(self, model: Model) -> bool:
         """Whether the model's layers have this shape. KV heads and pages hardly matter to a key's cost."""
@@ -76,6 +77,7 @@ def resolve_policy(file: Path | None, model: Model, target: Target) -> Attention
         own=_scaled(layer.own, bytes_, pace),
         flashinfer_ctas=layer.flashinfer_ctas,
         flashinfer=layer.flashinfer and _scaled(layer.flashinfer, bytes_, pace),
+        flashinfer_gain=layer.flashinfer_gain if measured else 0.0,
     )
 
 
@@ -100,4 +102,4 @@ def _known(target: str) -> Calibration:
 
 def _scaled(cost: KernelCost, key_bytes: float, pace: float) -> KernelCost:
     """For keys `key_bytes` times as long, at a memory that takes `pace` times as long for a byte."""
-    return cost.model_copy(update={"key": cost.key * key_bytes * pace, "chain_key": cost.chain_key * key_bytes})
+    return cost.model_copy(update={"key": cost.key * key_bytes * pace, "tail_key": cost.tail_key * key_bytes})

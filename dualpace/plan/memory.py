@@ -20,7 +20,7 @@ STREAMED_ROWS = 16
 WIDENED_ELEMENTS = 16 << 20
 TASK_BYTES = 32
 # On a GPU: words of an attention task, and shares of a list of them.
-TASK_WORDS = 6
+TASK_WORDS = 8
 MAX_SHARES = 1024
 
 
@@ -46,13 +46,14 @@ def attention_bytes(model: Model, tokens: int, spare_tasks: int) -> int:
     """Attention's lists of tasks and partial results on a GPU: of `tokens` tokens, and for splitting the long rows."""
     count = slices(model)
     tasks = (tokens + spare_tasks) * count
-    lists = len(model.groups) * attention_list_bytes(tokens * count, tasks)
+    lists = len(model.groups) * attention_list_bytes(tokens, count, tasks)
     return lists + _partial_bytes(model, tasks * slice_heads(model))
 
 
-def attention_list_bytes(pairs: int, tasks: int) -> int:
-    """One layer group's list of `tasks` tasks for `pairs` slices of tokens: AttentionTasks of cuda/attention.cuh."""
-    return WORD_BYTES * (3 + MAX_SHARES + 1 + 2 * pairs + 1 + TASK_WORDS * tasks)
+def attention_list_bytes(tokens: int, slices: int, tasks: int) -> int:
+    """One layer group's list of up to `tasks` tasks of the slices of `tokens` tokens: cuda/attention.cuh's."""
+    head = 3 + tokens + 1 + MAX_SHARES + slices + tokens * slices
+    return WORD_BYTES * (-(-head // TASK_WORDS) + tasks) * TASK_WORDS
 
 
 def _partial_bytes(model: Model, heads: int) -> int:

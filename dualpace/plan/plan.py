@@ -111,15 +111,13 @@ class Attention(Frozen):
 class KernelCost(Frozen):
     """Seconds of a layer's decode attention by a kernel, as `attention_cost` adds them up.
 
-    `start` is every layer's, `key` that of a key of a slice of heads when all CTAs read, `chain_key` that of one for
-    the CTA that reads it, `task` that of a task for its CTA, `partial` that of a partial result, `merge` that of one
-    for the CTA that merges its slice.
+    `start` is every layer's, `key` that of a key of a slice of heads when all CTAs read, `tail_key` that of one for the
+    CTA that reads it, `partial` that of a partial result, `merge` that of one for the CTA that merges its slice.
     """
 
     start: float
     key: float
-    chain_key: float
-    task: float
+    tail_key: float
     partial: float
     merge: float
 
@@ -129,7 +127,7 @@ class AttentionPolicy(Frozen):
 
     `source` says what the constants were measured on, `measured` whether that was a layer like the model's. `ctas` and
     `flashinfer_ctas` are what that GPU holds at once of our own kernel and of FlashInfer's. A kernel without constants
-    is never chosen.
+    is never chosen. `flashinfer_gain` is the share of attention's time that having FlashInfer's kernel too saved.
     """
 
     source: str
@@ -138,6 +136,7 @@ class AttentionPolicy(Frozen):
     own: KernelCost
     flashinfer_ctas: int = 0
     flashinfer: KernelCost | None = None
+    flashinfer_gain: float = 0.0
 
 
 class GroupPages(Frozen):

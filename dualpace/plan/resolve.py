@@ -38,6 +38,8 @@ __all__ = ["PlanError", "resolve"]
 PAGE_SIZE = 16
 # A multiple of every page size; long enough that merging partials costs little beside reading the KV.
 SPLIT_TOKENS = 256
+# With two kernels of attention every layer has an idle launch of the one that is not taken.
+WORTHWHILE_GAIN = 0.02
 FLOOR_ROWS = (1, 8, 32, 64, 128, 256, 512)
 FLOOR_CONTEXTS = (1024, 8192, 32768)
 MIN_TOKEN_SLOTS = 4096
@@ -49,8 +51,10 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
     target = _target(spec)
     source = _source(spec.model, base, hub_cache)
     model = _model(spec, source)
-    attention = _attention(spec.attention, model, target)
     policy = _policy(spec, base, model, target)
+    attention = _attention(spec.attention, model, target, policy)
+    if policy and attention.flashinfer == "none":
+        policy = policy.model_copy(update={"flashinfer": None})
     offload = _offload(spec.offload)
     capacity = resolve_capacity(spec, model, attention, target, offload)
     floors = _floors(model, target, attention, policy, capacity)
@@ -176,7 +180,7 @@ def _model(spec: Spec, source: _Source) -> Model:
     return model
 
 
-def _attention(section: AttentionSection, model: Model, target: Target) -> Attention:
+def _attention(section: AttentionSection, model: Model, target: Target, policy: AttentionPolicy | None) -> Attention:
     if section.gqa_ratio not in ("auto", model.gqa_ratio):
         raise PlanError(
             ("attention", "gqa_ratio"),
@@ -186,7 +190,8 @@ def _attention(section: AttentionSection, model: Model, target: Target) -> Atten
     if section.route == "flashinfer" and target.kind == "cpu":
         raise PlanError(("attention", "route"), "flashinfer is for GPU targets", "make it `auto`")
     page_size = PAGE_SIZE if section.page_size == "auto" else section.page_size
-    kernel = flashinfer.kernel(model) if section.route == "flashinfer" else "none"
+    gains = section.route == "auto" and policy is not None and policy.flashinfer_gain > WORTHWHILE_GAIN
+    kernel = flashinfer.kernel(model) if section.route == "flashinfer" or gains else "none"
     return Attention(page_size=page_size, route=section.route, split_tokens=SPLIT_TOKENS, flashinfer=kernel)
 
 

@@ -8,7 +8,7 @@ from dualpace.engine.route_fit import Measured, fit, relative_error
 from dualpace.plan.attention_cost import SeenKeys, route_seconds, split_work, workqueue_work
 from dualpace.plan.plan import KernelCost
 
-TRUE = KernelCost(start=7e-6, key=1.2e-10, chain_key=1.5e-8, task=4e-7, partial=2e-9, merge=5e-8)
+TRUE = KernelCost(start=7e-6, key=1.2e-10, tail_key=1.5e-8, partial=2e-9, merge=5e-8)
 
 
 def works(seed=0):
@@ -26,7 +26,7 @@ def measurements(cost=TRUE, noise=0.0, seed=0):
     return [Measured(work, route_seconds(cost, work) * (1 + draw.gauss(0, noise))) for work in works(seed)]
 
 
-@pytest.mark.parametrize("cost", [TRUE, TRUE.model_copy(update={"task": 0.0})])
+@pytest.mark.parametrize("cost", [TRUE, TRUE.model_copy(update={"partial": 0.0})])
 def test_constants_are_found_again(cost):
     found = fit(measurements(cost))
     for name, constant in cost.model_dump().items():
@@ -45,5 +45,5 @@ def test_a_constant_is_never_negative():
 
 
 def test_too_few_measurements_are_refused():
-    with pytest.raises(ValueError, match="5 measurements cannot fix 6 constants"):
-        fit(measurements()[:5])
+    with pytest.raises(ValueError, match="4 measurements cannot fix 5 constants"):
+        fit(measurements()[:4])

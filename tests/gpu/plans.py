@@ -23,7 +23,7 @@ from dualpace.plan.plan import (
 )
 
 # With these each route is the cheapest for some batches.
-COST = KernelCost(start=8e-6, key=1e-10, chain_key=2e-8, task=3e-7, partial=2e-9, merge=1e-7)
+COST = KernelCost(start=8e-6, key=1e-10, tail_key=1e-8, partial=2e-9, merge=1e-7)
 
 
 def plan(

@@ -1,6 +1,5 @@
 """What the device chooses and counts, beside the plan's own evaluation of the same cost model."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -87,8 +86,7 @@ def test_a_step_counts_what_its_attention_does(route, plan, cubin):
         assert (Route(found.route), found.launches) == (route, 1)
         assert found.split_tokens == (plan.attention.split_tokens if route == Route.SPLIT else 0)
         assert found.bytes == keys * slices(model) * 2 * model.head_dim * model.element_bytes
-    firsts = [n for token in kernels.first_tasks(tasks) for n in token[:-1]] + [int(tasks[0])]
-    counts = [end - begin for begin, end in itertools.pairwise(firsts)]
+    counts = [len(mine) for token in kernels.task_ranges(tasks) for mine in token]
     first = work(kernels, 0)
     assert first.items == sum(counts)
     partial = kernels.slice_heads * (model.head_dim + 1) * 4
@@ -115,7 +113,7 @@ def test_lists_are_as_large_as_the_plan_says(name, plans, cubin_files):
     tasks = (tokens + plan.attention.spare_tasks) * count
     assert cubin.constant("dp_attention_max_tasks") == tasks
     groups = len(plan.model.groups)
-    assert cubin.constant("dp_attention_tasks_bytes") == groups * attention_list_bytes(tokens * count, tasks)
+    assert cubin.constant("dp_attention_tasks_bytes") == groups * attention_list_bytes(tokens, count, tasks)
 
 
 def test_no_key_is_lost_when_the_batch_changes_between_steps(plan, cubin):

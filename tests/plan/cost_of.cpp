@@ -9,8 +9,10 @@ extern "C" void taken(const SeenKeys* seen, int tokens, int slices, RouteCtas ct
   const auto seen_by = [&](int token) { return seen[token]; };
   const BatchKeys batch = batch_keys(team, tokens, slices, seen_by);
   *cheapest = cheapest_route(team, batch, ctas, *costs, seen_by);
-  *workqueue = route_seconds(costs->own, workqueue_work(batch, ctas.own, false));
+  *workqueue = route_seconds(costs->own, workqueue_work(batch, ctas.own));
   for (int i = 0; i < kSplitSizes; ++i) {
-    splits[i] = route_seconds(costs->own, split_work(team, batch, cfg::kSplitTokens << i, ctas.own, seen_by));
+    const int size = cfg::kSplitTokens << i;
+    const Splits counted = splits_of(team, batch, size, seen_by);
+    splits[i] = route_seconds(costs->own, split_work(batch, size, ctas.own, counted));
   }
 }

@@ -25,7 +25,7 @@ from .deployments import GEMMA_270M, LLAMA_8B, plan
 
 PLAN = plan(LLAMA_8B)
 SPLIT = PLAN.attention.split_tokens
-COST = KernelCost(start=8e-6, key=1.2e-10, chain_key=2e-8, task=3e-7, partial=2e-9, merge=1e-7)
+COST = KernelCost(start=8e-6, key=1.2e-10, tail_key=1e-8, partial=2e-9, merge=1e-7)
 
 
 def policy(own=COST, flashinfer=None, ctas=264):
@@ -113,8 +113,7 @@ constants = st.builds(
     KernelCost,
     start=st.floats(1e-6, 2e-5),
     key=st.floats(1e-11, 1e-9),
-    chain_key=st.floats(0, 1e-7),
-    task=st.floats(0, 2e-6),
+    tail_key=st.floats(0, 1e-7),
     partial=st.floats(0, 1e-8),
     merge=st.floats(0, 5e-7),
 )

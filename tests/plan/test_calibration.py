@@ -48,6 +48,21 @@ def test_keys_cost_by_their_bytes_and_the_bandwidth_of_the_target():
     assert not h100.measured
 
 
+KERNEL = layer().own
+
+
+@pytest.mark.parametrize(
+    ("gain", "route", "kernel"),
+    [(0.05, "auto", "prefill"), (0.01, "auto", "none"), (0.05, "workqueue", "none"), (0.0, "flashinfer", "prefill")],
+)
+def test_auto_has_the_kernel_of_flashinfer_where_that_is_worth_its_idle_launches(gain, route, kernel, tmp_path):
+    changed = layer().model_copy(update={"flashinfer": KERNEL, "flashinfer_ctas": 264, "flashinfer_gain": gain})
+    written(tmp_path, layers=[changed.model_dump()])
+    found = resolve(spec(target__calibration="calibration.json", attention__route=route), tmp_path)
+    assert found.attention.flashinfer == kernel
+    assert (found.policy.flashinfer is None) == (kernel == "none")
+
+
 def test_the_cpu_has_no_policy():
     assert plan(GEMMA_270M, None).policy is None
     with pytest.raises(PlanError, match=r"target\.calibration: only a GPU has attention routes"):

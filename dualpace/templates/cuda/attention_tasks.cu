@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
   team.sync();
   team.each(tokens * kSlices, [&](int pair) { tasks.arrived[pair] = 0; });
   const int64_t count = int64_t{tasks.count} * kSlices;
-  const int64_t partials = flashinfer ? count : partials_of(team, tasks, tokens);
+  const int64_t partials = partials_of(team, tasks, tokens);
   if (team.leader()) {
     tasks.flashinfer_shares = flashinfer ? tasks.shares : 0;
     if (flashinfer) tasks.shares = 0;

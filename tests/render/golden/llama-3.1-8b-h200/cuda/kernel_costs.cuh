@@ -8,12 +8,11 @@ namespace dp {
 
 // Our own kernel and FlashInfer's. One that was not measured is never the cheaper.
 DP_TABLE constexpr KernelCosts kKernelCosts = {
-    {.start = 5.8287437e-06f,
-     .key = 1.2121956e-10f,
-     .chain_key = 3.0401868e-08f,
-     .task = 3.5852878e-07f,
-     .partial = 1.8530992e-09f,
-     .merge = 4.248341e-08f},
+    {.start = 5.8757314e-06f,
+     .key = 1.1917763e-10f,
+     .tail_key = 9.657009e-09f,
+     .partial = 3.8293138e-09f,
+     .merge = 5.3732318e-08f},
     {.start = __builtin_huge_valf()},
 };
 

@@ -8,12 +8,11 @@ namespace dp {
 
 // Our own kernel and FlashInfer's. One that was not measured is never the cheaper.
 DP_TABLE constexpr KernelCosts kKernelCosts = {
-    {.start = 7.3770857e-06f,
-     .key = 2.6732383e-10f,
-     .chain_key = 3.0111096e-08f,
-     .task = 0.0f,
-     .partial = 4.771627e-09f,
-     .merge = 6.460365e-08f},
+    {.start = 6.8602244e-06f,
+     .key = 2.642619e-10f,
+     .tail_key = 1.0630281e-08f,
+     .partial = 5.338159e-09f,
+     .merge = 7.679013e-08f},
     {.start = __builtin_huge_valf()},
 };
 
