@@ -29,7 +29,7 @@ int main(int count, char** arguments) {
     params.prompt_tokens = static_cast<uint32_t>(prompt.size());
     dp_ring_submit(frontend, static_cast<uint64_t>(r), &params, prompt.data(), error, sizeof error);
   }
-  dp::StepBuffers& b = *engine.buffers;
+  dp::StepBuffers& b = engine.buffers;
   for (int step = 0; step < steps;) {
     const bool decoding = b.rows == static_cast<uint32_t>(rows) && b.tokens == b.rows;
     start_counting();

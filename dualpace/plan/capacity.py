@@ -208,6 +208,7 @@ class _Sizing:
         )
         return Schedule(
             max_batch=rows,
+            slow_rows=0,
             prefill_chunk=self.chunk,
             max_queued_requests=queued,
             max_queued_tokens=self.queued_tokens(context),

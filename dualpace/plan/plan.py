@@ -162,9 +162,13 @@ class Program(Frozen):
 
 
 class Schedule(Frozen):
-    """Capacities of the scheduler. `max_requests` is rows plus queue, or a ring each; token counts are in tokens."""
+    """Capacities of the scheduler; token counts are in tokens.
+
+    `slow_rows` of the `max_batch` rows are the slow lane's. `max_requests` is rows plus queue, or a ring each.
+    """
 
     max_batch: int
+    slow_rows: int
     prefill_chunk: int
     max_queued_requests: int
     max_queued_tokens: int

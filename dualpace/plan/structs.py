@@ -50,7 +50,14 @@ class RecordType(IntEnum):
     FINISH = 3
 
 
-ENUMS: tuple[type[IntEnum], ...] = (Finish, StepKind, Route, RecordType)
+class Lane(IntEnum):
+    """A chain of steps with step buffers of its own. SLOW: of rows that have KV in host memory."""
+
+    FAST = 0
+    SLOW = 1
+
+
+ENUMS: tuple[type[IntEnum], ...] = (Finish, Lane, StepKind, Route, RecordType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +274,7 @@ STRUCTS: tuple[Struct, ...] = (
         LINE,
         (
             Field("step", "u64"),
+            Field("lane", "u32", doc="Lane: whose steps these are, set once"),
             Field("kind", "u32", doc="StepKind"),
             Field("rows", "u32"),
             Field("tokens", "u32"),

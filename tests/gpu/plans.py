@@ -105,6 +105,7 @@ def plan(
         ),
         schedule=Schedule(
             max_batch=max_batch,
+            slow_rows=0,
             prefill_chunk=step_tokens - max_batch,
             max_queued_requests=8,
             max_queued_tokens=8192,

@@ -96,6 +96,7 @@ def plan_for(config: PretrainedConfig, family: str, dtype: str = "fp32", weights
         pages=(),
         schedule=Schedule(
             max_batch=1,
+            slow_rows=0,
             prefill_chunk=16,
             max_queued_requests=1,
             max_queued_tokens=1,

@@ -84,7 +84,7 @@ int main(int count, char** arguments) {
   std::jthread stepping([&] {
     while (!done) {
       dp_engine_schedule(&engine);
-      StepBuffers& b = *engine.buffers;
+      StepBuffers& b = engine.buffers;
       for (int i = 0; i < static_cast<int>(b.samples); ++i) {
         const int32_t q = engine.state->rows.request[b.sample_slot[i]];
         const int32_t generated = engine.state->requests.length[q] - engine.state->requests.prompt[q];

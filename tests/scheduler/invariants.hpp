@@ -41,7 +41,7 @@ inline bool equal_prefix(State& s, const StepBuffers& b, int g, int32_t slot, in
   return find_prefix(s, s.prefixes.key[entry]) == entry && same_tokens(s, entry, s.rows.request[slot], page);
 }
 
-inline const char* broken_pages(State& s, const StepBuffers& b, int g) {
+inline const char* broken_pages(State& s, const StepBuffers* lanes, int g) {
   const auto& state = s.pages.state[g];
   Ledger ledger(cfg::kPages[g]);
   std::vector<int> holders(static_cast<size_t>(cfg::kPages[g]));
@@ -54,11 +54,13 @@ inline const char* broken_pages(State& s, const StepBuffers& b, int g) {
     const int32_t q = s.rows.request[slot];
     for (int entry = 0; entry < cfg::kPagesPerRow; ++entry) {
       const bool held = q != kNone && entry >= s.rows.first[g][slot] && entry < s.rows.end[g][slot];
-      const int32_t page = b.table[g][slot][entry];
-      if (!held) {
-        if (page != kNone) return "a table has a page that the row does not hold";
-        continue;
+      for (int lane = 0; lane < kLaneCount; ++lane) {
+        const bool here = held && lane == lane_of_request(s, q);
+        if (!here && lanes[lane].table[g][slot][entry] != kNone) return "a table has a page that the row does not hold";
       }
+      if (!held) continue;
+      const StepBuffers& b = lanes[lane_of_request(s, q)];
+      const int32_t page = b.table[g][slot][entry];
       const bool indexed = entry < s.rows.indexed[slot];
       const bool full = (entry + 1) * cfg::kPageSize <= s.requests.computed[q];
       if (state.residency[page] != (full ? Residency::kSealed : Residency::kFilling)) {
@@ -86,10 +88,16 @@ inline const char* broken_pages(State& s, const StepBuffers& b, int g) {
 // What a ring is said to hold is what its requests do.
 inline const char* broken_holdings(const State& s, int r) {
   int requests = 0, prompts = 0, lives = 0;
+  uint32_t rows[kLaneCount] = {};
   for (int q = 0; q < Requests::N; ++q) {
     if (s.requests.phase[q] == Phase::kFree || s.requests.ring[q] != r) continue;
     ++requests;
+    if (s.requests.phase[q] == Phase::kRunning) ++rows[lane_of_request(s, q)];
     (s.requests.fresh[q] ? prompts : lives) += s.requests.history_count[q];
+  }
+  for (int lane = 0; lane < kLaneCount; ++lane) {
+    if (rows[lane] != s.rings[r].rows[lane]) return "a ring's rows are miscounted";
+    if (s.rings[r].promised[lane] > rows[lane]) return "more room is promised than there are rows";
   }
   if (requests != s.rings[r].requests) return "a ring's requests are miscounted";
   return prompts == s.rings[r].prompts && lives == s.rings[r].lives ? nullptr : "a ring's history is miscounted";
@@ -102,15 +110,20 @@ inline const char* broken_requests(const State& s) {
   if (!own_all(rows, s.rows.free)) return "a row slot is free twice";
   for (int r = 0; r < cfg::kRings; ++r) {
     const RingState& ring = s.rings[r];
-    int queued = 0, previous = kNone;
+    int queued = 0;
     if (const char* fault = broken_holdings(s, r)) return fault;
-    for (int32_t q = ring.queue.head; q != kNone; previous = q, q = s.requests.next[q]) {
-      if (s.requests.phase[q] != Phase::kQueued || s.requests.ring[q] != r) return "a queue holds what does not wait";
-      if (s.requests.previous[q] != previous) return "a queue's links disagree";
-      if (!slots.own(q)) return "a request is in two places";
-      ++queued;
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      int previous = kNone;
+      for (int32_t q = ring.queue[lane].head; q != kNone; previous = q, q = s.requests.next[q]) {
+        if (s.requests.phase[q] != Phase::kQueued || s.requests.ring[q] != r) return "a queue holds what does not wait";
+        if (lane_of_request(s, q) != lane) return "a queue holds another lane's request";
+        if (s.requests.previous[q] != previous) return "a queue's links disagree";
+        if (!slots.own(q)) return "a request is in two places";
+        ++queued;
+      }
+      if (ring.queue[lane].tail != previous) return "a queue's links disagree";
     }
-    if (queued != ring.queued || ring.queue.tail != previous) return "a queue's count is wrong";
+    if (queued != ring.queued) return "a queue's count is wrong";
     for (int32_t q = ring.ended.head; q != kNone; q = s.requests.next[q]) {
       if (s.requests.phase[q] != Phase::kEnded || s.requests.finish[q] == Finish::kNone) return "an end without reason";
       if (s.requests.history_count[q] != 0) return "an ended request holds history";
@@ -143,9 +156,9 @@ inline const char* broken_requests(const State& s) {
 }
 
 // What is wrong, or null.
-inline const char* broken(State& s, const StepBuffers& b) {
+inline const char* broken(State& s, const StepBuffers* lanes) {
   for (int g = 0; g < cfg::kGroups; ++g) {
-    if (const char* fault = broken_pages(s, b, g)) return fault;
+    if (const char* fault = broken_pages(s, lanes, g)) return fault;
   }
   return broken_requests(s);
 }

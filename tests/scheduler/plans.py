@@ -41,6 +41,7 @@ def small_plan(
     arena_words: int = 1024,
     vocab: int = VOCAB,
     prefix_reuse: bool = True,
+    slow_rows: int = 0,
 ) -> Plan:
     """`windows` and `pages` are by layer group; a step looks at the logits of at most `samples` tokens."""
     counts = {"rings": rings, "request_slots": request_slots, "token_slots": token_slots, "arena_words": arena_words}
@@ -62,7 +63,7 @@ def small_plan(
             for group, n in zip(groups, pages, strict=True)
         ),
         schedule=Schedule(
-            max_batch=max_batch, prefill_chunk=prefill_chunk, max_queued_requests=queue,
+            max_batch=max_batch, slow_rows=slow_rows, prefill_chunk=prefill_chunk, max_queued_requests=queue,
             max_queued_tokens=queued_tokens, max_requests=max_batch + queue, max_context=context,
             prefix_reuse=prefix_reuse, history_page=history_page, history_pages=history_pages,
             programs=(
@@ -108,4 +109,18 @@ TIGHT = small_plan(
 NARROW = small_plan("narrow", windows=(1, 0), pages=(4, 48), page_size=2, max_batch=3, history_page=4, history_pages=99)
 # History for one long life beside what each ring is owed, so that admission waits for history too.
 FORGETFUL = small_plan("forgetful", pages=(14,), rings=2, history_pages=31, request_slots=8)
+# Two lanes that contend for pages, row slots and room in rings. A host's engine steps one lane alone.
+TWO_LANES = small_plan(
+    "two lanes",
+    windows=(0, 20),
+    pages=(16, 12),
+    max_batch=7,
+    slow_rows=3,
+    rings=2,
+    request_slots=8,
+    token_slots=16,
+    arena_words=512,
+    queue=8,
+    history_pages=31,
+)
 PLANS = {plan.name: plan for plan in (ROOMY, TIGHT, NARROW, FORGETFUL)}

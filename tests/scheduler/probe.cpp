@@ -35,14 +35,14 @@ extern "C" {
 
 const char* probe_invariants(void* handle) {
   Engine& engine = engine_of(handle);
-  return broken(*engine.state, *engine.buffers);
+  return broken(*engine.state, engine.lanes.get());
 }
 
 int probe_at_rest(void* handle) { return at_rest(*engine_of(handle).state) ? 1 : 0; }
 
 void probe_schedule(void* handle, int threads) {
   Engine& engine = engine_of(handle);
-  together(threads, [&](ThreadTeam& team) { schedule(team, *engine.state, *engine.buffers, engine.memory); });
+  together(threads, [&](ThreadTeam& team) { schedule(team, *engine.state, engine.buffers, engine.memory); });
 }
 
 void probe_draw(const float* logits, int n, float temperature, int top_k, float top_p, float min_p, uint64_t seed,

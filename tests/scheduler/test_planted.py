@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from .engines import compile_program, write_sources
-from .plans import TIGHT
+from .plans import TIGHT, TWO_LANES
 
 # What is wrong, in which file, and the change that makes it so.
 PLANTED = [
@@ -127,9 +127,36 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("file", "right", "wrong"), [bug[1:] for bug in PLANTED], ids=[bug[0] for bug in PLANTED])
-def test_a_planted_bug_is_noticed(tmp_path, file, right, wrong):
-    write_sources(TIGHT, tmp_path)
+# Those that take two lanes.
+PLANTED_BETWEEN_LANES = [
+    (
+        "a step that outlives its epoch: its records reach the ring's next frontend",
+        "common/retire.hpp",
+        "s.requests.epoch[q] == s.rings[r].epoch ? r : kNone",
+        "s.requests.epoch[q] != 0 ? r : r",
+    ),
+    (
+        "room given twice: what a step under way will write is forgotten",
+        "common/poll.hpp",
+        "  for (int l = 0; l < kLaneCount; ++l) ring.room -= least(ring.room, ring.promised[l] + ring.scores[l]);\n",
+        "",
+    ),
+    (
+        "a row that ends while its step is under way",
+        "common/poll.hpp",
+        " && !elsewhere(q);",
+        ";",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("plan", "file", "right", "wrong"),
+    [(TIGHT, *bug[1:]) for bug in PLANTED] + [(TWO_LANES, *bug[1:]) for bug in PLANTED_BETWEEN_LANES],
+    ids=[bug[0] for bug in PLANTED + PLANTED_BETWEEN_LANES],
+)
+def test_a_planted_bug_is_noticed(tmp_path, plan, file, right, wrong):
+    write_sources(plan, tmp_path)
     source = tmp_path / file
     assert source.read_text().count(right) == 1
     source.write_text(source.read_text().replace(right, wrong))

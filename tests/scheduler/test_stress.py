@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from .engines import compile_program, write_sources
-from .plans import FORGETFUL, NARROW, ROOMY, TIGHT
+from .plans import FORGETFUL, NARROW, ROOMY, TIGHT, TWO_LANES
 
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 THREAD = ("-fsanitize=thread", "-g")
@@ -54,6 +54,7 @@ def programs(tmp_path_factory):
         ),
         (NARROW, 300_000, {"ended": 15_000, "preempted": 100, "exhausted": 100_000, "wraps": 5_000, "reused": 8_000}),
         (ROOMY, 200_000, {"ended": 35_000, "epochs": 3_000, "wraps": 10_000, "reused": 150_000, "evicted": 200_000}),
+        (TWO_LANES, 200_000, {"ended": 5_000, "slow_steps": 50_000, "preempted": 500, "epochs": 1_000}),
         (FORGETFUL, 100_000, {"ended": 5_000, "preempted": 500, "laps": 300, "stalls": 5}),
     ],
     ids=lambda value: getattr(value, "name", None),
@@ -65,13 +66,27 @@ def test_a_million_steps(programs, plan, steps, least):
 
 
 @pytest.mark.parametrize(
-    ("flags", "members"),
-    [(("-O3",), 1), (("-O1",), 3), (ADDRESS, 1), (THREAD, 2)],
-    ids=["optimised", "three threads", "address and undefined", "thread"],
+    ("plan", "flags", "members"),
+    [
+        (TIGHT, ("-O3",), 1),
+        (TIGHT, ("-O1",), 3),
+        (TIGHT, ADDRESS, 1),
+        (TIGHT, THREAD, 2),
+        (TWO_LANES, ADDRESS, 1),
+        (TWO_LANES, THREAD, 2),
+    ],
+    ids=[
+        "optimised",
+        "three threads",
+        "address and undefined",
+        "thread",
+        "lanes, address and undefined",
+        "lanes, thread",
+    ],
 )
-def test_every_build_and_number_of_threads_makes_the_same_steps(programs, flags, members):
-    expected = run(programs(TIGHT, "stress.cpp"), SHORT, 7, 1)
-    assert run(programs(TIGHT, "stress.cpp", *flags), SHORT, 7, members) == expected
+def test_every_build_and_number_of_threads_makes_the_same_steps(programs, plan, flags, members):
+    expected = run(programs(plan, "stress.cpp"), SHORT, 7, 1)
+    assert run(programs(plan, "stress.cpp", *flags), SHORT, 7, members) == expected
 
 
 def test_both_ends_of_a_ring_run_at_once_without_a_race(programs):

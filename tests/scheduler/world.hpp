@@ -24,7 +24,7 @@ struct Asked {
 };
 
 struct Tally {
-  uint64_t steps, ended, scored, wraps, laps, stalls, closed, killed, longest_wait;
+  uint64_t steps, slow_steps, ended, scored, wraps, laps, stalls, closed, killed, longest_wait;
 };
 
 // `Source::draw(n)` is a choice from 0 to n - 1, `Source::more()` whether there are any left.
@@ -32,11 +32,11 @@ template <class Source, class Schedule>
 class World {
  public:
   // Looks of the scheduler that a request waits at most while its frontend does not stall for ever, whatever others do.
-  static constexpr uint64_t kLongestWait = 3000, kForEver = 2 * kLongestWait;
+  static constexpr uint64_t kLongestWait = 3000 * kLaneCount, kForEver = 2 * kLongestWait;
 
   World(Source& source, Schedule schedule) : source_(source), schedule_(schedule) {
     for (int r = 0; r < cfg::kRings; ++r) ends_[r].frontend = file_.claim(r);
-    step();
+    step_all();
     for (int r = 0; r < cfg::kRings; ++r) near_the_end(r);
     for (uint64_t t = 0; t < 3; ++t) texts_[t] = text(t, cfg::kMaxContext);
   }
@@ -51,16 +51,16 @@ class World {
   void play(uint64_t steps) {
     while (tally.steps < steps && source_.more()) {
       act();
-      step();
+      step(kLaneCount == 1 ? 0 : static_cast<int>(draw(kLaneCount)));
       for (int r = 0; r < cfg::kRings; ++r) listen(r);
     }
     for (End& end : ends_) wake(end);
     for (uint64_t i = 0; !asked_.empty(); ++i) {
-      step();
+      step(static_cast<int>(i % kLaneCount));
       for (int r = 0; r < cfg::kRings; ++r) read(r);
       expect(i < 2 * kLongestWait, "a request does not end");
     }
-    step();
+    step_all();
     expect(at_rest(state()), "something is held at rest");
   }
 
@@ -198,7 +198,7 @@ class World {
 
   void bury(int r) {
     end_dead_claims(file_.memory(), file_.file());
-    step();
+    step_all();
     for (int other = 0; other < cfg::kRings; ++other) {
       const RingState& ring = state().rings[other];
       expect(is_open(ring.epoch) == (other != r), "a living frontend is taken for dead, or a dead one for living");
@@ -211,7 +211,7 @@ class World {
     std::erase_if(asked_, [&](const auto& entry) { return entry.second.ring == r; });
     std::erase_if(order_, [&](uint64_t tag) { return !asked_.contains(tag); });
     if (!one_in(2)) return;
-    step();
+    step_all();
     near_the_end(r);
   }
 
@@ -226,10 +226,13 @@ class World {
     control.submit_read = control.abort_read = control.token_read = kFrom;
   }
 
-  void step() {
-    StepBuffers& b = *engine_of(engine_).buffers;
+  // The lane's step has been under way since it was laid out, while other lanes stepped.
+  void step(int lane) {
+    StepBuffers* lanes = engine_of(engine_).lanes.get();
+    StepBuffers& b = lanes[lane];
+    if (b.rows > 0) toy_.run(b);
     schedule_(state(), b, file_.memory());
-    if (const char* wrong = broken(state(), b)) fault(wrong);
+    if (const char* wrong = broken(state(), lanes)) fault(wrong);
     for (int r = 0; r < cfg::kRings; ++r) {
       const RingState& ring = state().rings[r];
       const RingControl& control = file_.memory().rings[r].control;
@@ -239,8 +242,12 @@ class World {
     }
     if (++looks_ % 256 == 0) expect_patience();
     if (b.rows == 0) return;
-    toy_.run(b);
     ++tally.steps;
+    tally.slow_steps += static_cast<Lane>(b.lane) == Lane::kSlow ? 1 : 0;
+  }
+
+  void step_all() {
+    for (int lane = 0; lane < kLaneCount; ++lane) step(lane);
   }
 
   uint64_t waited(const Asked& request) const { return looks_ - most(request.since, ends_[request.ring].awake); }

@@ -72,7 +72,9 @@ DP_RARE inline void take_record(State s, int r, const Ring& memory, uint32_t ind
   requests.index[q] = index;
   requests.tag[q] = glance(memory.submits[at].tag);
   requests.row[q] = kNone;
-  requests.pace[q] = Pace::kFast;
+  // Nothing is slow before KV leaves for host memory. A plan that has slow rows all the same has every other request
+  // so.
+  requests.lane[q] = kLaneCount > 1 && index % 2 == 1 ? Lane::kSlow : Lane::kFast;
   requests.finish[q] = Finish::kNone;
   requests.prompt[q] = requests.length[q] = prompt;
   requests.computed[q] = requests.cached[q] = requests.history_count[q] = 0;

@@ -13,21 +13,27 @@ namespace dp {
 
 // A row runs only if its ring surely has room for its record: the first of a ring's rows, in order of admission.
 template <class Team>
-DP_FN void pause_rows(Team& team, State& s) {
+DP_FN void pause_rows(Team& team, State& s, int lane) {
   const int n = s.rows.running_count;
   const int32_t* running = s.rows.running;
   int32_t* nth = s.work.a;
-  team.each(n, [&](int i) { s.rows.paused[running[i]] = false; });
+  const auto here = [&](int i) { return lane_of_row(s, running[i]) == lane; };
+  team.each(n, [&](int i) {
+    if (here(i)) s.rows.paused[running[i]] = false;
+  });
   for (int r = 0; r < cfg::kRings; ++r) {
-    if (s.rings[r].rows <= s.rings[r].room) continue;
-    const auto of_ring = [&](int i) { return s.requests.ring[s.rows.request[running[i]]] == r; };
+    RingState& ring = s.rings[r];
+    if (team.leader()) ring.promised[lane] = least(ring.rows[lane], ring.room);
+    if (ring.rows[lane] <= ring.room) continue;
+    const auto of_ring = [&](int i) { return here(i) && s.requests.ring[s.rows.request[running[i]]] == r; };
     team.sync();
     team.each(n, [&](int i) { nth[i] = of_ring(i) ? 1 : 0; });
     team.scan(nth, n);
     team.each(n, [&](int i) {
-      if (of_ring(i)) s.rows.paused[running[i]] = static_cast<uint32_t>(nth[i]) >= s.rings[r].room;
+      if (of_ring(i)) s.rows.paused[running[i]] = static_cast<uint32_t>(nth[i]) >= ring.room;
     });
   }
+  if (team.leader() && s.short_lane == lane) s.short_lane = kNone;
   team.sync();
 }
 
@@ -47,35 +53,54 @@ DP_FN bool is_short(Team& team, const State& s) {
   return lacks;
 }
 
-// Requeues the row that loses least: paused ones first, then the one with the least KV, the last admitted among equals.
-// One after the other, because what a row gives back depends on who else holds it.
+// Requeues the row that loses least, of this lane or also of the others' paused ones: paused rows first, then the one
+// with the least KV, the last admitted among equals. One after the other, because what a row gives back depends on who
+// else holds it. A row of another lane is marked, and leaves with that lane's next step; false if it is one.
 template <class Team>
-DP_RARE void requeue_row(Team team, State s, StepBuffers& b) {
+DP_RARE bool requeue_row(Team team, State s, StepBuffers& b, bool of_all) {
   Rows& rows = s.rows;
-  const int n = rows.running_count;
+  const int n = rows.running_count, lane = lane_of(b);
   const uint64_t lowest = team.reduce(
       n,
       [&](int i) {
         const int32_t slot = rows.running[i];
+        if (lane_of_row(s, slot) != lane && !(of_all && rows.paused[slot])) return Least::kEmpty;
         const auto computed = static_cast<uint64_t>(s.requests.computed[rows.request[slot]]);
         return uint64_t{rows.paused[slot] ? 0u : 1u} << 63 | computed << 31 | static_cast<uint64_t>(n - 1 - i);
       },
       Least());
-  if (team.leader()) rows.leave[rows.running[n - 1 - static_cast<int>(lowest & 0x7FFFFFFF)]] = Leave::kRequeue;
+  const int32_t slot = rows.running[n - 1 - static_cast<int>(lowest & 0x7FFFFFFF)];
+  const bool here = lane_of_row(s, slot) == lane;
+  if (team.leader()) rows.leave[slot] = Leave::kRequeue;
   leave_rows(team, s, b);
+  return here;
 }
 
-// While the running rows' demand exceeds the pages. The row with the most KV that can run is never requeued, unless it
-// is alone, and then it fits; so something always finishes.
+// While the running rows' demand exceeds the pages. The lane's row with the most KV that can run is never requeued,
+// unless it is alone in its lane; then it fits, or rows of another lane that it was let in beside have to finish first.
+// So something always finishes.
 template <class Team>
 DP_FN void preempt(Team& team, State& s, StepBuffers& b) {
-  while (is_short(team, s)) requeue_row(team, s, b);
+  while (is_short(team, s)) requeue_row(team, s, b, false);
 }
 
-DP_FN inline int paused_rows(const State& s) {
-  int paused = 0;
-  for (const RingState& ring : s.rings) paused += static_cast<int>(ring.rows - least(ring.rows, ring.room));
-  return paused;
+DP_FN inline int running_rows(const State& s, int lane) {
+  uint32_t rows = 0;
+  for (const RingState& ring : s.rings) rows += ring.rows[lane];
+  return static_cast<int>(rows);
+}
+
+// Of the lane that is about to step.
+DP_FN inline int paused_rows(const State& s, int lane) {
+  uint32_t rows = 0;
+  for (const RingState& ring : s.rings) rows += ring.rows[lane] - ring.promised[lane];
+  return static_cast<int>(rows);
+}
+
+template <class Team>
+DP_FN int paused_rows(Team& team, const State& s) {
+  const auto paused = [&](int i) { return uint64_t{s.rows.paused[s.rows.running[i]] ? 1u : 0u}; };
+  return static_cast<int>(team.reduce(s.rows.running_count, paused, Sum()));
 }
 
 // The most that a group's lack can fall by if all paused rows leave: less where they share pages with others.
@@ -113,17 +138,19 @@ DP_FN inline void give_row(State& s, int32_t q) {
   s.rows.indexed[slot] = 0;
   for (int g = 0; g < cfg::kGroups; ++g) s.rows.first[g][slot] = s.rows.end[g][slot] = 0;
   s.rows.running[s.rows.running_count++] = slot;
-  ++s.rings[requests.ring[q]].rows;
+  RingState& ring = s.rings[requests.ring[q]];
+  ++ring.rows[lane_of_request(s, q)];
+  ++ring.promised[lane_of_request(s, q)];
 }
 
 // Who is next: rings take turns, and within a ring its queue's first, if its ring has room for its records and the
 // history for its whole life. A ring that lacks history is passed over: its own lives end, and then there is enough.
-DP_FN inline int32_t next_request(const State& s) {
+DP_FN inline int32_t next_request(const State& s, int lane) {
   for (int i = 0; i < cfg::kRings; ++i) {
     const int r = (s.ring_turn + i) % cfg::kRings;
     const RingState& ring = s.rings[r];
-    const int32_t head = ring.queue.head;
-    if (head == kNone || ring.room <= ring.rows) continue;
+    const int32_t head = ring.queue[lane].head;
+    if (head == kNone || ring.room <= ring.rows[lane]) continue;
     const int waiting = s.requests.history_count[head], life = history_pages(s.requests.longest[head]);
     if (!s.requests.fresh[head] || leaves_history(s, r, -waiting, life)) return head;
   }
@@ -135,28 +162,37 @@ DP_FN inline int32_t next_request(const State& s) {
 // stalled for ever. They have no room for a record, so they are not admitted again before they can run.
 template <class Team>
 DP_RARE void admit_waiting(Team team, State s, StepBuffers& b, int64_t budget) {
+  const int lane = lane_of(b);
   int64_t lack[cfg::kGroups];
   for (int g = 0; g < cfg::kGroups; ++g) lack[g] = shortage(team, s, g);
-  while (budget > 0 && s.rows.free.count + paused_rows(s) > 0) {
-    const int32_t q = next_request(s);
+  while (budget > 0) {
+    const bool has_slot = running_rows(s, lane) < lane_rows(lane);
+    int paused = paused_rows(s, lane);
+    const int32_t q = has_slot || paused > 0 ? next_request(s, lane) : kNone;
     if (q == kNone) break;
     const int pages = match_prefix(team, s, q), reused = pages * cfg::kPageSize;
-    const int running = s.rows.running_count, paused = paused_rows(s), length = s.requests.length[q];
+    const int running = s.rows.running_count, length = s.requests.length[q];
     int idle[cfg::kGroups], wanted[cfg::kGroups];
-    bool fits = s.rows.free.count > 0, would_fit = paused > 0;
+    bool fits = has_slot;
     for (int g = 0; g < cfg::kGroups; ++g) {
       idle[g] = idle_pages(team, s, g, pages);
       wanted[g] = idle[g] + demand(g, least(pages, first_needed(g, reused)), pages, reused, length);
       fits = fits && lack[g] + wanted[g] + headroom(running) <= 0;
     }
+    if (kLaneCount > 1 && has_slot && !fits) paused = paused_rows(team, s);
+    bool would_fit = paused > 0;
     for (int g = 0; g < cfg::kGroups && !fits && would_fit; ++g) {
       would_fit = lack[g] + wanted[g] + headroom(running - paused) <= paused_pages(team, s, g);
     }
     team.sync();
     if (!fits) {
-      if (team.leader()) s.counters.exhausted += would_fit ? 0 : 1;
-      if (!would_fit) break;
-      requeue_row(team, s, b);
+      if (!would_fit || !requeue_row(team, s, b, has_slot)) {
+        if (team.leader()) {
+          ++s.counters.exhausted;
+          s.short_lane = lane;
+        }
+        break;
+      }
       for (int g = 0; g < cfg::kGroups; ++g) lack[g] = shortage(team, s, g);
       continue;
     }
@@ -177,7 +213,9 @@ DP_RARE void admit_waiting(Team team, State s, StepBuffers& b, int64_t budget) {
 template <class Team>
 DP_FN void admit(Team& team, State& s, StepBuffers& b) {
   Rows& rows = s.rows;
-  pause_rows(team, s);
+  const int lane = lane_of(b);
+  pause_rows(team, s, lane);
+  if (kLaneCount > 1) leave_rows(team, s, b);  // those that another lane marked
   for (int g = 0; g < cfg::kGroups; ++g) {
     if (cfg::kWindow[g] == 0) continue;
     drop_pages(team, s, b, g, rows.running, rows.running_count, [&](int k) {
@@ -188,12 +226,12 @@ DP_FN void admit(Team& team, State& s, StepBuffers& b) {
   }
   preempt(team, s, b);
   bool waiting = false;
-  for (int r = 0; r < cfg::kRings; ++r) waiting = waiting || s.rings[r].queued > 0;
-  if (!waiting) return;
+  for (const RingState& ring : s.rings) waiting = waiting || ring.queue[lane].head != kNone;
+  if (!waiting || s.short_lane != kNone) return;
   const auto pending = [&](int i) {
-    const int32_t q = s.rows.request[rows.running[i]];
-    const bool paused = rows.paused[rows.running[i]];
-    return static_cast<uint64_t>(paused ? 0 : appetite(s, q, s.requests.computed[q]));
+    const int32_t slot = rows.running[i], q = rows.request[slot];
+    const bool runs = lane_of_row(s, slot) == lane && !rows.paused[slot];
+    return static_cast<uint64_t>(runs ? appetite(s, q, s.requests.computed[q]) : 0);
   };
   const uint64_t decoding =
       team.reduce(rows.running_count, [&](int i) { return uint64_t{pending(i) == 1 ? 1u : 0u}; }, Sum());

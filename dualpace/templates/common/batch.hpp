@@ -29,12 +29,12 @@ struct Batch {
 // Work::chunk, ::row, ::start, ::sample and ::score by position in Rows::running: tokens of each row, its batch row,
 // its first token, its sample of those that a token is drawn from, and the first of those of prompts.
 template <class Team>
-DP_FN Batch choose(Team& team, State& s) {
+DP_FN Batch choose(Team& team, State& s, int lane) {
   Work& w = s.work;
   const int n = s.rows.running_count;
   const auto pending = [&](int i) {
     const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
-    return s.rows.paused[slot] ? 0 : s.requests.length[q] - s.requests.computed[q];
+    return s.rows.paused[slot] || lane_of_row(s, slot) != lane ? 0 : s.requests.length[q] - s.requests.computed[q];
   };
   // Decode rows, and tokens that the others would take.
   team.each(n, [&](int i) {
@@ -43,7 +43,7 @@ DP_FN Batch choose(Team& team, State& s) {
     w.chosen[i] = {{all == 1 ? 1 : 0, all > 1 ? w.chunk[i] : 0}};
   });
   Counts<2> total = team.scan(w.chosen, n);
-  const bool scores = total.of[1] > 0 && ration_scores(team, s);
+  const bool scores = total.of[1] > 0 && ration_scores(team, s, lane);
   if (scores) {
     team.each(n, [&](int i) {
       const bool decodes = pending(i) == 1;
@@ -143,7 +143,7 @@ DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
 
 template <class Team>
 DP_FN void lay_out(Team& team, State& s, StepBuffers& b) {
-  const Batch batch = choose(team, s);
+  const Batch batch = choose(team, s, lane_of(b));
   for (int g = 0; g < cfg::kGroups; ++g) {
     take_pages(team, s, b, g, s.rows.running, s.rows.running_count, [&](int i) {
       const int32_t slot = s.rows.running[i], chunk = s.work.chunk[i];
@@ -152,6 +152,10 @@ DP_FN void lay_out(Team& team, State& s, StepBuffers& b) {
     });
   }
   fill(team, s, b, batch);
+  if (kLaneCount == 1 || !team.leader()) return;
+  for (int k = 0; k < batch.scored; ++k) {
+    ++s.rings[s.requests.ring[s.rows.request[b.sample_slot[k]]]].scores[lane_of(b)];
+  }
 }
 
 }  // namespace dp

@@ -14,18 +14,19 @@ namespace dp {
 DP_FN inline void enqueue(State& s, int32_t q, bool ahead) {
   RingState& ring = s.rings[s.requests.ring[q]];
   s.requests.phase[q] = Phase::kQueued;
-  int32_t before = ahead ? kNone : ring.queue.tail;
+  Chain& queue = ring.queue[lane_of_request(s, q)];
+  int32_t before = ahead ? kNone : queue.tail;
   while (before != kNone && s.requests.fresh[before] && s.requests.turn[before] > s.requests.turn[q]) {
     before = s.requests.previous[before];
   }
-  insert_after(s.requests, ring.queue, before, q);
+  insert_after(s.requests, queue, before, q);
   ++ring.queued;
   ring.queued_tokens += s.requests.length[q];
 }
 
 DP_FN inline void dequeue(State& s, int32_t q) {
   RingState& ring = s.rings[s.requests.ring[q]];
-  unlink(s.requests, ring.queue, q);
+  unlink(s.requests, ring.queue[lane_of_request(s, q)], q);
   --ring.queued;
   ring.queued_tokens -= s.requests.length[q];
   if (s.requests.fresh[q]) {
@@ -45,24 +46,26 @@ DP_FN inline void end_request(State& s, int32_t q, Finish finish) {
 
 DP_FN inline void free_request(State& s, int32_t q) {
   s.requests.phase[q] = Phase::kFree;
+  s.requests.leaving[q] = Finish::kNone;
   --s.rings[s.requests.ring[q]].requests;
   s.requests.free.item[s.requests.free.count++] = q;
 }
 
-// Takes the rows marked in Rows::leave out of the batch and frees their pages. Preempted requests go to the front of
-// their queues, the one admitted first ahead; what ended gives back its history too.
+// Takes the lane's rows that are marked in Rows::leave out of the batch and frees their pages. Preempted requests go to
+// the front of their queues, the one admitted first ahead; what ended gives back its history too.
 template <class Team>
 DP_RARE void leave_rows(Team team, State s, StepBuffers& b) {
   Rows& rows = s.rows;
-  const int n = rows.running_count;
+  const int n = rows.running_count, lane = lane_of(b);
+  const auto stays = [&](int32_t slot) { return rows.leave[slot] == Leave::kStay || lane_of_row(s, slot) != lane; };
   int32_t *place = s.work.b, *kept = s.work.kept, *left = s.work.left;
   team.sync();
-  team.each(n, [&](int i) { place[i] = rows.leave[rows.running[i]] == Leave::kStay ? 1 : 0; });
+  team.each(n, [&](int i) { place[i] = stays(rows.running[i]) ? 1 : 0; });
   const int32_t staying = team.scan(place, n), leaving = n - staying;
   if (leaving == 0) return;
   team.each(n, [&](int i) {
     const int32_t slot = rows.running[i];
-    if (rows.leave[slot] == Leave::kStay) {
+    if (stays(slot)) {
       kept[place[i]] = slot;
     } else {
       left[i - place[i]] = slot;
@@ -85,7 +88,9 @@ DP_RARE void leave_rows(Team team, State s, StepBuffers& b) {
     rows.running_count = staying;
     for (int k = leaving - 1; k >= 0; --k) {
       const int32_t slot = left[k], q = rows.request[slot];
-      --s.rings[s.requests.ring[q]].rows;
+      RingState& ring = s.rings[s.requests.ring[q]];
+      --ring.rows[lane];
+      ring.promised[lane] = least(ring.promised[lane], ring.rows[lane]);
       s.requests.row[q] = kNone;
       if (rows.leave[slot] == Leave::kDone) free_request(s, q);
       if (rows.leave[slot] == Leave::kReport) end_request(s, q, s.requests.finish[q]);

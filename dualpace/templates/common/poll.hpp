@@ -40,8 +40,8 @@ DP_FN Sights<Team> look(Team& team, const State& s, const RingMemory& m) {
   return sights;
 }
 
-// A new epoch starts all counts at 0.
-DP_FN inline void take_sights(const State& s, int r, const Ring& memory) {
+// A new epoch starts all counts at 0. The room that other lanes' rows have been promised is taken.
+DP_FN inline void take_sights(const State& s, int r, const Ring& memory, int lane) {
   RingState& ring = s.rings[r];
   const uint64_t* seen = s.work.seen[r];
   const auto epoch = static_cast<uint32_t>(seen[kSeenEpoch]);
@@ -51,10 +51,13 @@ DP_FN inline void take_sights(const State& s, int r, const Ring& memory) {
     ring.epoch = epoch;
     ring.submit_read = ring.abort_read = ring.token_written = 0;
     ring.announced = 0;
+    for (int l = 0; l < kLaneCount; ++l) ring.promised[l] = ring.scores[l] = 0;
     for (Finish& cancelled : s.cancelled[r]) cancelled = Finish::kNone;
   }
+  ring.promised[lane] = ring.scores[lane] = 0;
   ring.token_read = ring.turned ? observe(memory.control.token_read) : static_cast<uint32_t>(seen[kSeenTokenRead]);
   ring.room = cfg::kTokenSlots - least(ring.token_written - ring.token_read, cfg::kTokenSlots);
+  for (int l = 0; l < kLaneCount; ++l) ring.room -= least(ring.room, ring.promised[l] + ring.scores[l]);
   const auto there = [&](const auto& records, uint32_t read, uint64_t flag) {
     return ring.turned || flag == record_flag(epoch, read) ? visible(records, epoch, read) : 0;
   };
@@ -99,13 +102,16 @@ DP_RARE void mark(Team team, State s, int r, const Ring& memory) {
   }
 }
 
-// Ends what was marked: its pages and its history are free at once, its last record may have to wait.
+// Ends what was marked, but for rows of other lanes: its pages and its history are free at once, its last record may
+// have to wait.
 template <class Team>
 DP_RARE void end_marked(Team team, State s, StepBuffers& b) {
   Requests& requests = s.requests;
+  const int lane = lane_of(b);
   int32_t *list = s.work.request, *place = s.work.offset;
+  const auto elsewhere = [&](int q) { return requests.phase[q] == Phase::kRunning && lane_of_request(s, q) != lane; };
   const auto leaving = [&](int q, Phase phase) {
-    return requests.leaving[q] != Finish::kNone && requests.phase[q] == phase;
+    return requests.leaving[q] != Finish::kNone && requests.phase[q] == phase && !elsewhere(q);
   };
   team.sync();
   team.each(cfg::kMaxRequests, [&](int q) { place[q] = leaving(q, Phase::kQueued) ? 1 : 0; });
@@ -126,23 +132,26 @@ DP_RARE void end_marked(Team team, State s, StepBuffers& b) {
   }
   drop_history(team, s, n);
   leave_rows(team, s, b);
-  team.each(cfg::kMaxRequests, [&](int q) { requests.leaving[q] = Finish::kNone; });
+  team.each(cfg::kMaxRequests, [&](int q) {
+    if (!elsewhere(q)) requests.leaving[q] = Finish::kNone;
+  });
 }
 
 template <class Team>
 DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m, const Sights<Team>& sights) {
+  const int lane = lane_of(b);
   int k = 0;
   for (int i = team.index(); i < kSights * cfg::kRings; i += team.count()) {
     s.work.seen[i / kSights][i % kSights] = sights.word[k++];
   }
   team.sync();
-  team.each(cfg::kRings, [&](int r) { take_sights(s, r, m.rings[r]); });
+  team.each(cfg::kRings, [&](int r) { take_sights(s, r, m.rings[r], lane); });
   team.sync();
   bool marked = false;
   for (int r = 0; r < cfg::kRings; ++r) {
-    if (!s.rings[r].turned && s.rings[r].aborts == 0) continue;
-    mark(team, s, r, m.rings[r]);
-    marked = true;
+    const bool anew = s.rings[r].turned || s.rings[r].aborts > 0;
+    if (anew) mark(team, s, r, m.rings[r]);
+    marked = marked || anew || s.rings[r].marked[lane];
   }
   if (marked) end_marked(team, s, b);
   team.sync();
@@ -153,6 +162,8 @@ DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m, const Sight
       RingControl& control = m.rings[r].control;
       s.counters.epochs += ring.turned ? 1 : 0;
       ended = ended || ring.ended.head != kNone;
+      for (bool& left : ring.marked) left = left || ring.turned || ring.aborts > 0;
+      ring.marked[lane] = false;
       ring.abort_read += ring.aborts;
       if (ring.turned || ring.aborts > 0) publish(control.abort_read, ring.abort_read);
       if (ring.turned) {
@@ -175,7 +186,8 @@ DP_FN inline bool work_waits(const State& s, const RingMemory& m) {
     if (observe(memory.control.epoch) != ring.epoch) return true;
     if (visible(memory.aborts, ring.epoch, ring.abort_read, 1) != 0) return true;
     if (!ring.blocked && visible(memory.submits, ring.epoch, ring.submit_read, 1) != 0) return true;
-    const bool stuck = ring.blocked || ring.rows > 0 || ring.queued > 0 || ring.ended.head != kNone;
+    bool stuck = ring.blocked || ring.queued > 0 || ring.ended.head != kNone;
+    for (const uint32_t rows : ring.rows) stuck = stuck || rows > 0;
     if (stuck && observe(memory.control.token_read) != ring.token_read) return true;
   }
   return false;

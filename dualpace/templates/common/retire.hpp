@@ -97,13 +97,19 @@ DP_RARE void discount(Team team, State s, const StepBuffers& b) {
   s.counters.finished -= failed;
 }
 
+// Whose records a request's are; nobody's if its epoch has ended since, in a step of another lane.
+DP_FN inline int ring_of(const State& s, int32_t q) {
+  const int r = s.requests.ring[q];
+  return kLaneCount == 1 || s.requests.epoch[q] == s.rings[r].epoch ? r : kNone;
+}
+
 // Writes the records of the samples of kRingsTogether rings from `first` on; `counted` are their positions.
 template <class Team>
 DP_FN void write_samples(Team& team, State& s, const StepBuffers& b, RingMemory& m, int first) {
   team.each(static_cast<int>(b.samples), [&](int i) {
     if (b.scored > 0 && !s.work.said[i]) return;
     const int32_t q = s.rows.request[b.sample_slot[i]];
-    const int r = s.requests.ring[q];
+    const int r = ring_of(s, q);
     if (r < first || r >= first + kRingsTogether) return;
     int32_t nth = 0;
     for (int k = 0; k < kRingsTogether; ++k) nth = first + k == r ? s.work.retired[i].of[kRecordsOfRing + k] : nth;
@@ -140,7 +146,7 @@ DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
     const bool ended = said(i) && finish != Finish::kNone;
     counts[i].of[kEndedSamples] = ended ? 1 : 0;
     counts[i].of[kMuteSamples] = !said(i) || (ended && said_of(s, b, i).token == kNone) ? 1 : 0;
-    count_ring(i, 0, said(i) ? requests.ring[q] : kNone);
+    count_ring(i, 0, said(i) ? ring_of(s, q) : kNone);
   });
   const RetireCounts total = team.scan(counts, most(rows, samples));
   write_samples(team, s, b, m, 0);
@@ -156,7 +162,7 @@ DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
     first += kRingsTogether;
     if (first >= cfg::kRings) break;
     team.each(samples,
-              [&](int i) { count_ring(i, first, said(i) ? requests.ring[s.rows.request[b.sample_slot[i]]] : kNone); });
+              [&](int i) { count_ring(i, first, said(i) ? ring_of(s, s.rows.request[b.sample_slot[i]]) : kNone); });
     written = team.scan(counts, samples);
     write_samples(team, s, b, m, first);
   }

@@ -13,9 +13,10 @@
 
 namespace dp {
 
-// Both zeroed before.
-DP_FN inline void start(State& s, StepBuffers& b, int32_t vocabulary) {
+// The state and the step buffers of its lanes, [kLaneCount], were zeroed before.
+DP_FN inline void start(State& s, StepBuffers* lanes, int32_t vocabulary) {
   s.vocabulary = vocabulary;
+  s.short_lane = kNone;
   const auto fill_list = [](auto& list, int n) {
     list.count = n;
     for (int i = 0; i < n; ++i) list.item[i] = n - 1 - i;
@@ -26,8 +27,13 @@ DP_FN inline void start(State& s, StepBuffers& b, int32_t vocabulary) {
   for (int g = 0; g < cfg::kGroups; ++g) {
     fill_list(s.pages.free[g], cfg::kPages[g]);
     s.pages.hand[g] = cfg::kPages[g] - 1;
-    for (int r = 0; r < Rows::N; ++r) {
-      for (int32_t& entry : b.table[g][r]) entry = kNone;
+  }
+  for (int lane = 0; lane < kLaneCount; ++lane) {
+    lanes[lane].lane = static_cast<uint32_t>(lane);
+    for (auto& tables : lanes[lane].table) {
+      for (auto& table : tables) {
+        for (int32_t& entry : table) entry = kNone;
+      }
     }
   }
   for (int32_t& first : s.prefixes.bucket) first = kNone;
@@ -35,7 +41,10 @@ DP_FN inline void start(State& s, StepBuffers& b, int32_t vocabulary) {
     for (int32_t& entry : state.prefix) entry = kNone;
   }
   for (int r = 0; r < Rows::N; ++r) s.rows.request[r] = kNone;
-  for (RingState& ring : s.rings) ring.queue = ring.ended = {kNone, kNone};
+  for (RingState& ring : s.rings) {
+    ring.ended = {kNone, kNone};
+    for (Chain& queue : ring.queue) queue = {kNone, kNone};
+  }
 }
 
 // What the engine says of itself: words of no order but the heartbeat's, which comes last where one thread stores them.
@@ -69,6 +78,8 @@ DP_FN void report(Team& team, State& s, EngineStatus& status) {
   show(status.heartbeat, heartbeat);
 }
 
+// Takes what the last step of the lane that `b` belongs to sampled, and lays out its next. One call at a time, of all
+// lanes together.
 template <class Team>
 DP_FN void schedule(Team& team, State& s, StepBuffers& b, RingMemory& m) {
   const Sights<Team> sights = look(team, s, m);

@@ -43,14 +43,14 @@ DP_FN inline int32_t appetite(const State& s, int32_t q, int32_t from) {
 // Cuts the chunks in Work::chunk of rows that prefill to the samples and the room in rings that there are for them, in
 // order of admission. Each row has one of both for itself. False if no row wants any.
 template <class Team>
-DP_RARE bool ration_scores(Team team, State s) {
+DP_RARE bool ration_scores(Team team, State s, int lane) {
   Work& w = s.work;
   const int n = s.rows.running_count;
   const auto request = [&](int i) { return s.rows.request[s.rows.running[i]]; };
   const auto wanted = [&](int i) { return chunk_scores(s, i); };
   if (team.reduce(n, [&](int i) { return static_cast<uint64_t>(wanted(i)); }, Sum()) == 0) return false;
   for (int r = 0; r < cfg::kRings; ++r) {
-    const int32_t spare = static_cast<int32_t>(s.rings[r].room) - static_cast<int32_t>(s.rings[r].rows);
+    const int32_t spare = static_cast<int32_t>(s.rings[r].room) - static_cast<int32_t>(s.rings[r].rows[lane]);
     const auto of_ring = [&](int i) { return s.requests.ring[request(i)] == r; };
     team.each(n, [&](int i) { w.a[i] = of_ring(i) ? wanted(i) : 0; });
     team.scan(w.a, n);

@@ -21,8 +21,13 @@ static_assert(cfg::kHistoryPage % cfg::kPageSize == 0, "a page's tokens lie in o
 // Free: no request. Queued: waits for a row. Running: has one. Ended: waits for room to say so.
 enum class Phase : uint8_t { kFree, kQueued, kRunning, kEnded };
 
-// Fast rows have all their KV on the device; slow ones have some of it in host memory.
-enum class Pace : uint8_t { kFast, kSlow };
+// Lanes that have rows. Each steps at its own pace: while a step of one is under way, steps of another end and are laid
+// out. So schedule() changes the rows of its own lane alone, and marks what it wants of the other's.
+constexpr int kLaneCount = cfg::kSlowRows > 0 ? 2 : 1;
+static_assert(cfg::kSlowRows < cfg::kMaxBatch, "rows that are not slow are fast");
+DP_FN constexpr int lane_rows(int lane) {
+  return lane == static_cast<int>(Lane::kSlow) ? cfg::kSlowRows : cfg::kMaxBatch - cfg::kSlowRows;
+}
 
 // Where a block's contents are. Filling: it takes tokens. Sealed: full, never written again. The last three are of
 // blocks that leave for host memory, are there, or come back.
@@ -47,7 +52,7 @@ struct Requests {
   static constexpr int N = cfg::kMaxRequests;
   FreeList<N> free;
   Phase phase[N];
-  Pace pace[N];
+  Lane lane[N];
   int64_t turn[N];  // in its ring's queue, the least first
   Finish finish[N];
   uint8_t ring[N];
@@ -152,18 +157,21 @@ struct History {
 // The engine's side of a ring. Indices count records, modulo 2^32.
 struct RingState {
   uint32_t epoch, submit_read, abort_read, token_read, token_written;
-  uint32_t announced;        // token records whose flags are stored
-  uint32_t room;             // free token records, as of this step
-  uint32_t submits, aborts;  // visible records, as of this step
-  bool turned;               // its epoch is new in this step
-  bool blocked;              // its next request has to wait for others to end
-  uint32_t rows;             // running requests
-  int32_t requests;          // all that have a request slot
-  int32_t prompts, lives;    // history pages of requests that never had a row, and of the others
-  int32_t queued;            // waiting requests
-  int64_t arrivals;          // accepted requests
+  uint32_t announced;             // token records whose flags are stored
+  uint32_t room;                  // free token records, as of this step
+  uint32_t submits, aborts;       // visible records, as of this step
+  bool turned;                    // its epoch is new in this step
+  bool blocked;                   // its next request has to wait for others to end
+  uint32_t rows[kLaneCount];      // running requests
+  uint32_t promised[kLaneCount];  // of these, those that do not pause: their next records have room
+  uint32_t scores[kLaneCount];    // records of a lane's step beyond one a row
+  bool marked[kLaneCount];        // running requests of other lanes' may be marked to end
+  int32_t requests;               // all that have a request slot
+  int32_t prompts, lives;         // history pages of requests that never had a row, and of the others
+  int32_t queued;                 // waiting requests
+  int64_t arrivals;               // accepted requests
   int64_t queued_tokens;
-  Chain queue, ended;
+  Chain queue[kLaneCount], ended;
 };
 
 // The words of a ring that say what is new in it.
@@ -221,6 +229,7 @@ struct alignas(16) Desk {
   uint64_t heartbeat, step;
   int32_t vocabulary;  // ids from it on are padding
   int32_t ring_turn;   // ring to be served first
+  int32_t short_lane;  // whose next request waits for pages, so that no other lane's overtakes it; kNone: none
   Counters counters;
   Rows rows;
   RingState rings[cfg::kRings];
@@ -246,6 +255,7 @@ struct State {
         step(desk.step),
         vocabulary(desk.vocabulary),
         ring_turn(desk.ring_turn),
+        short_lane(desk.short_lane),
         counters(desk.counters),
         rows(desk.rows),
         rings(desk.rings),
@@ -260,7 +270,7 @@ struct State {
   DP_FN explicit State(StateMemory& m) : State(m, m.desk, m.work) {}
 
   uint64_t &heartbeat, &step;
-  int32_t &vocabulary, &ring_turn;
+  int32_t &vocabulary, &ring_turn, &short_lane;
   Counters& counters;
   Rows& rows;
   RingState (&rings)[cfg::kRings];
@@ -273,6 +283,14 @@ struct State {
   Matches& matches;
   Work& work;
 };
+
+DP_FN inline int lane_of(const StepBuffers& b) { return kLaneCount == 1 ? 0 : static_cast<int>(b.lane); }
+
+DP_FN inline int lane_of_request(const State& s, int32_t q) {
+  return kLaneCount == 1 ? 0 : static_cast<int>(s.requests.lane[q]);
+}
+
+DP_FN inline int lane_of_row(const State& s, int32_t slot) { return lane_of_request(s, s.rows.request[slot]); }
 
 DP_FN inline int32_t& history_token(const State& s, int32_t request, int32_t position) {
   const int32_t page = s.requests.history[request][position / cfg::kHistoryPage];

@@ -18,7 +18,8 @@ struct Engine {
   dp::RingMemory& memory;
   std::unique_ptr<dp::StateMemory> state_memory = std::make_unique<dp::StateMemory>();
   std::unique_ptr<dp::State> state = std::make_unique<dp::State>(*state_memory);
-  std::unique_ptr<dp::StepBuffers> buffers = std::make_unique<dp::StepBuffers>();
+  std::unique_ptr<dp::StepBuffers[]> lanes = std::make_unique<dp::StepBuffers[]>(dp::kLaneCount);
+  dp::StepBuffers& buffers = lanes[static_cast<size_t>(dp::Lane::kFast)];  // the lane that this interface steps
   std::vector<Bench> benches = {};
   dp::Backoff backoff = {};
 };
@@ -35,25 +36,25 @@ uint64_t dp_engine_layout() { return dp::kLayoutHash; }
 void* dp_engine_create(void* ring_memory, uint32_t vocabulary, uint32_t threads) {
   std::unique_ptr<Engine> engine(new Engine{*static_cast<dp::RingMemory*>(ring_memory)});
   engine->benches.resize(dp::most(1u, dp::least(threads, static_cast<uint32_t>(dp::cfg::kMaxBatch))));
-  dp::start(*engine->state, *engine->buffers, static_cast<int32_t>(vocabulary));
+  dp::start(*engine->state, engine->lanes.get(), static_cast<int32_t>(vocabulary));
   return engine.release();
 }
 
 void dp_engine_destroy(void* handle) { delete &engine_of(handle); }
 
-void* dp_engine_step_buffers(void* handle) { return engine_of(handle).buffers.get(); }
+void* dp_engine_step_buffers(void* handle) { return &engine_of(handle).buffers; }
 
 void dp_engine_schedule(void* handle) {
   Engine& engine = engine_of(handle);
   dp::SerialTeam team;
-  dp::schedule(team, *engine.state, *engine.buffers, engine.memory);
-  if (engine.buffers->rows > 0) engine.backoff.news();
+  dp::schedule(team, *engine.state, engine.buffers, engine.memory);
+  if (engine.buffers.rows > 0) engine.backoff.news();
 }
 
 // Samples the rows of the step's `sample_index`, in its order, from `logits` [samples, stride].
 void dp_engine_sample(void* handle, const float* logits, int64_t stride) {
   Engine& engine = engine_of(handle);
-  const int samples = static_cast<int>(engine.buffers->samples), benches = static_cast<int>(engine.benches.size());
+  const int samples = static_cast<int>(engine.buffers.samples), benches = static_cast<int>(engine.benches.size());
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(benches) schedule(static, 1)
 #endif
@@ -61,7 +62,7 @@ void dp_engine_sample(void* handle, const float* logits, int64_t stride) {
     dp::SerialTeam team;
     Bench& own = engine.benches[static_cast<size_t>(bench)];
     for (int i = bench; i < samples; i += benches) {
-      dp::sample(team, *engine.state, *engine.buffers, i, logits + i * stride, own.scratch.data(), own.memory);
+      dp::sample(team, *engine.state, engine.buffers, i, logits + i * stride, own.scratch.data(), own.memory);
     }
   }
 }

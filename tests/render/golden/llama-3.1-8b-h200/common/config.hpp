@@ -53,6 +53,7 @@ constexpr bool kFlashInferPrefill = false;  // attention.route
 
 // Scheduler
 constexpr int kMaxBatch = 256;  // scheduler.max_batch
+constexpr int kSlowRows = 0;
 constexpr int kPrefillChunk = 2048;  // scheduler.prefill_chunk
 constexpr int kMaxStepTokens = 2304;
 constexpr int kMaxSamples = 256;

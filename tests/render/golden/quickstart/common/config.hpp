@@ -53,6 +53,7 @@ constexpr bool kFlashInferPrefill = false;  // attention.route
 
 // Scheduler
 constexpr int kMaxBatch = 8;  // scheduler.max_batch
+constexpr int kSlowRows = 0;
 constexpr int kPrefillChunk = 256;  // scheduler.prefill_chunk
 constexpr int kMaxStepTokens = 264;
 constexpr int kMaxSamples = 64;

@@ -53,6 +53,7 @@ constexpr bool kFlashInferPrefill = false;  // attention.route
 
 // Scheduler
 constexpr int kMaxBatch = 128;  // scheduler.max_batch
+constexpr int kSlowRows = 0;
 constexpr int kPrefillChunk = 2048;  // scheduler.prefill_chunk
 constexpr int kMaxStepTokens = 2176;
 constexpr int kMaxSamples = 128;
