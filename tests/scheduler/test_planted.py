@@ -78,8 +78,8 @@ PLANTED = [
     (
         "a reader that is overrun: rows run without room for their records",
         "common/admit.hpp",
-        "if (s.rings[r].rows <= s.rings[r].room) continue;",
-        "if (s.rings[r].rows <= cfg::kTokenSlots) continue;",
+        "if (ring.rows[lane] <= ring.room) continue;",
+        "if (ring.rows[lane] <= cfg::kTokenSlots) continue;",
     ),
     (
         "a ring that stalls keeps what others wait for: paused rows do not give way",
