@@ -9,13 +9,15 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0xb2ce2a0c664ea4ef;
+constexpr uint64_t kLayoutHash = 0xcb915798f451b266;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
 constexpr int kMaxTopLogprobs = 20;
 
 enum class Finish : uint32_t { kNone = 0, kStop = 1, kLength = 2, kAbort = 3, kError = 4, kEngineGone = 5 };
+
+enum class Lane : uint32_t { kFast = 0, kSlow = 1 };
 
 enum class StepKind : uint32_t { kIdle = 0, kDecode = 1, kMixed = 2 };
 
@@ -283,13 +285,14 @@ static_assert(sizeof(RingMemory) == 1311232);
 // One step's inputs, its block tables and what was sampled. Row: of the batch; row slot: of the tables.
 struct alignas(64) StepBuffers {
   uint64_t step;
+  uint32_t lane;  // Lane: whose steps these are, set once
   uint32_t kind;  // StepKind
   uint32_t rows;
   uint32_t tokens;
   uint32_t samples;  // tokens whose logits are looked at
   uint32_t scored;  // of these, the first: what follows each is the prompt's own token, none is drawn
   uint32_t program;  // the least of the plan's step programs that holds the step
-  uint8_t pad_32[32];
+  uint8_t pad_36[28];
   int32_t token[cfg::kMaxStepTokens];
   uint8_t pad_1120[32];
   int32_t position[cfg::kMaxStepTokens];
@@ -312,12 +315,13 @@ struct alignas(64) StepBuffers {
   TopLogprobs top[cfg::kMaxSamples];  // by the sampler
 };
 static_assert(offsetof(StepBuffers, step) == 0);
-static_assert(offsetof(StepBuffers, kind) == 8);
-static_assert(offsetof(StepBuffers, rows) == 12);
-static_assert(offsetof(StepBuffers, tokens) == 16);
-static_assert(offsetof(StepBuffers, samples) == 20);
-static_assert(offsetof(StepBuffers, scored) == 24);
-static_assert(offsetof(StepBuffers, program) == 28);
+static_assert(offsetof(StepBuffers, lane) == 8);
+static_assert(offsetof(StepBuffers, kind) == 12);
+static_assert(offsetof(StepBuffers, rows) == 16);
+static_assert(offsetof(StepBuffers, tokens) == 20);
+static_assert(offsetof(StepBuffers, samples) == 24);
+static_assert(offsetof(StepBuffers, scored) == 28);
+static_assert(offsetof(StepBuffers, program) == 32);
 static_assert(offsetof(StepBuffers, token) == 64);
 static_assert(offsetof(StepBuffers, position) == 1152);
 static_assert(offsetof(StepBuffers, token_row) == 2240);
