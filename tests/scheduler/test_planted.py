@@ -102,7 +102,7 @@ PLANTED = [
     (
         "a reader that is overrun: a prompt's logprobs take the room of its ring's other rows",
         "common/score.hpp",
-        "static_cast<int32_t>(s.rings[r].room) - static_cast<int32_t>(s.rings[r].rows)",
+        "static_cast<int32_t>(s.rings[r].room) - static_cast<int32_t>(s.rings[r].rows[lane])",
         "static_cast<int32_t>(s.rings[r].room)",
     ),
     (

@@ -152,10 +152,8 @@ DP_FN void lay_out(Team& team, State& s, StepBuffers& b) {
     });
   }
   fill(team, s, b, batch);
-  if (kLaneCount == 1 || !team.leader()) return;
-  for (int k = 0; k < batch.scored; ++k) {
-    ++s.rings[s.requests.ring[s.rows.request[b.sample_slot[k]]]].scores[lane_of(b)];
-  }
+  const int scored = kLaneCount > 1 && team.leader() ? batch.scored : 0;
+  for (int k = 0; k < scored; ++k) ++s.rings[s.requests.ring[s.rows.request[b.sample_slot[k]]]].scores[lane_of(b)];
 }
 
 }  // namespace dp

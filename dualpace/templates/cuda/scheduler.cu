@@ -32,7 +32,8 @@ __constant__ int64_t dp_state_bytes = sizeof(StateMemory);  // what the host has
 __constant__ int64_t dp_schedule_shared_bytes = sizeof(Seat), dp_drive_shared_bytes = sizeof(Seat);
 }
 
-// Puts `state` and the lanes' `step`, all zeroed, into their first state. Ids from `vocabulary` on are padding. One thread.
+// Puts `state` and the lanes' `step`, all zeroed, into their first state. Ids from `vocabulary` on are padding. One
+// thread.
 extern "C" __global__ void __launch_bounds__(1) dp_start(StateMemory* state, StepBuffers* step, int32_t vocabulary) {
   State s(*state);
   start(s, step, vocabulary);
