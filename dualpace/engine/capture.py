@@ -145,10 +145,14 @@ class DeviceExecutor:
         return launch
 
     def _angles(self, group: int) -> Launch:
-        """What the rotations of a group's layers have in common."""
+        """What the rotations of a group's layers have in common.
+
+        It waits for the list of tasks, so that what follows may read that before its own wait, as attention does.
+        """
         rope = self._plan.model.groups[group].rope
         frequencies = torch.tensor(inverse_frequencies(rope, self._plan.model.head_dim), device="cuda")
-        return self._each_token("dp_rope_angles", frequencies, rope.attention_factor, self._rotations[group])
+        operands = (self._step, frequencies, rope.attention_factor, self._rotations[group])
+        return lambda program: self._cubin.launch("dp_rope_angles", (program.tokens,), *operands)
 
     def _rope_append(self, op: Op) -> Launch:
         group = self._plan.model.group_of(op.layer)
