@@ -26,9 +26,9 @@ from benchmarks.attention_kernels import compile_all, compile_list_builder, laye
 from benchmarks.flashinfer import FlashInfer, Kernel
 from benchmarks.machine import gpu_machine
 from dualpace.build.store import Store
-from dualpace.engine.calibrate import Layer, constants, graph_seconds, samples
+from dualpace.engine.calibrate import Layer, graph_seconds, samples
 from dualpace.engine.device import Cubin, check
-from dualpace.engine.route_fit import relative_error
+from dualpace.engine.route_fit import fit, relative_error
 from dualpace.plan.plan import AttentionPolicy, Plan
 from dualpace.plan.structs import Route
 from dualpace.plan.targets import GPUS
@@ -98,18 +98,12 @@ class Rows:
 
 
 def fitted(layer: Layer) -> tuple[AttentionPolicy, float]:
-    """The policy that the traces of one seed come to, and its relative error over them."""
+    """The policy that the traces of one seed come to, among our own routes, and its relative error over them."""
     found = list(samples(layer, (contexts for _, contexts in traces(FITTED))))
-    known = constants(layer, found)
     own = [sample.measured for sample in found if sample.route is not Route.FLASHINFER]
-    return AttentionPolicy(
-        source=f"traces of seed {FITTED}",
-        measured=True,
-        ctas=known.ctas,
-        own=known.own,
-        flashinfer_ctas=known.flashinfer_ctas,
-        flashinfer=known.flashinfer,
-    ), relative_error(known.own, own)
+    cost = fit(own)
+    policy = AttentionPolicy(source=f"traces of seed {FITTED}", measured=True, ctas=layer.ctas, own=cost)
+    return policy, relative_error(cost, own)
 
 
 def launches(body: Callable[[], None]) -> int:
@@ -177,9 +171,9 @@ def main() -> None:
     folder = arguments.kernels
     files = {path.name: path for path in folder.iterdir()} if folder else compile_all(store)
     cubin, library = Cubin(files[f"{plan.name}.cubin"]), files[f"flashinfer-d{HEAD_DIM}.so"].resolve()
-    policy, error = fitted(Layer(plan, cubin))
-    lists = Cubin(compile_list_builder(plan.model_copy(update={"policy": policy}), store))
-    layer = Layer(plan, cubin, lists)
+    layer = Layer(plan, cubin)
+    policy, error = fitted(layer)
+    layer = layer.with_lists(Cubin(compile_list_builder(plan.model_copy(update={"policy": policy}), store)))
     results = []
     for seed in HELD_OUT:
         for family, contexts in traces(seed):

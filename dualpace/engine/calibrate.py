@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,13 +60,10 @@ def graph_seconds(bodies: Sequence[Callable[[], None]], repeats: int = REPEATS) 
 
 
 class Layer:
-    """One layer of a plan's first layer group on this GPU: random KV, and the kernels of `cubin` that attend to it.
+    """One layer of a plan's first layer group on this GPU: random KV, and the kernels of `cubin` that attend to it."""
 
-    Lists of tasks are made by `lists`, or if that is None by `cubin` too.
-    """
-
-    def __init__(self, plan: Plan, cubin: Cubin, lists: Cubin | None = None) -> None:
-        self.plan, self._cubin, self._lists = plan, cubin, lists or cubin
+    def __init__(self, plan: Plan, cubin: Cubin) -> None:
+        self.plan, self._cubin, self._lists = plan, cubin, cubin
         model = plan.model
         self.ctas = cubin.resident_ctas("dp_attention")
         self.flashinfer_ctas = cubin.resident_ctas(FLASHINFER_KERNEL) if cubin.has(FLASHINFER_KERNEL) else 0
@@ -80,6 +78,12 @@ class Layer:
         rows, columns = plan.schedule.max_batch, (model.heads + 2 * model.kv_heads) * model.head_dim
         self.qkv = torch.randn(rows, columns, device="cuda").to(self._pool.dtype)
         self.out = torch.empty(rows, model.heads * model.head_dim, dtype=self._pool.dtype, device="cuda")
+
+    def with_lists(self, lists: Cubin) -> "Layer":
+        """The same layer with its lists of tasks from `lists`."""
+        other = copy(self)
+        other._lists = lists
+        return other
 
     @property
     def routes(self) -> tuple[Route, ...]:
