@@ -59,6 +59,29 @@ def test_logprobs_say_how_greedy_text_was_chosen(client: OpenAI) -> None:
         assert 0.5 < sum(map(math.exp, top.values())) <= 1.001
 
 
+def test_a_prompt_is_scored_as_its_text_was_when_it_was_generated(client: OpenAI) -> None:
+    generated = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=12, temperature=0, logprobs=1)
+    text = PROMPT + generated.choices[0].text
+    scored = client.completions.create(model=MODEL, prompt=text, max_tokens=0, echo=True, logprobs=1).choices[0]
+    assert (scored.text, scored.finish_reason) == (text, "length")
+    assert scored.logprobs is not None
+    assert scored.logprobs.token_logprobs[0] is None
+    assert "".join(scored.logprobs.tokens[-12:]) == generated.choices[0].text
+    # The KV of a prompt is rounded otherwise than that of tokens one by one.
+    assert scored.logprobs.token_logprobs[-12:] == pytest.approx(generated.choices[0].logprobs.token_logprobs, abs=0.1)
+
+
+def test_the_right_continuation_is_the_likelier_one(client: OpenAI) -> None:
+    # As lm-evaluation-harness asks: one token more is generated, whose entry is the last.
+    endings = [" France", " Spain", " cheese"]
+    choices = client.completions.create(
+        model=MODEL, prompt=[PROMPT + ending for ending in endings], max_tokens=1, temperature=0, echo=True, logprobs=1
+    ).choices
+    likelihoods = [choice.logprobs.token_logprobs[-2] for choice in choices]
+    assert likelihoods == sorted(likelihoods, reverse=True)
+    assert choices[0].logprobs.token_logprobs[-2] == max(choices[0].logprobs.top_logprobs[-2].values())
+
+
 def test_penalties_keep_a_text_from_going_round_in_circles(client: OpenAI) -> None:
     arguments = {"model": MODEL, "prompt": PROMPT, "max_tokens": 60, "temperature": 0, "logprobs": 0}
     plain = client.completions.create(**arguments).choices[0].logprobs.tokens
