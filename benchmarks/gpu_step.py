@@ -20,7 +20,7 @@ from dualpace.engine.drive import GpuEngine
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.ring import FrontendRing, SamplingParams
 from dualpace.model.random import random_weights
-from dualpace.plan.manifest import CUDA_ENGINE, HOST_RING, read_manifest
+from dualpace.plan.manifest import HOST_RING, cubins, read_manifest
 from dualpace.plan.structs import StepKind
 
 STEPS = 20
@@ -61,12 +61,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 128, 256])
     parser.add_argument("--context", type=int, default=1024)
     arguments = parser.parse_args()
-    plan = read_manifest(arguments.bundle).plan
+    manifest = read_manifest(arguments.bundle)
+    plan = manifest.plan
     dice = random.Random(0)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         memory = RingMemory(Path(folder) / "rings", plan)
         with mapped(memory.address, memory.size) as address:
-            cubin = Cubin(arguments.bundle / CUDA_ENGINE)
+            cubin = Cubin(*cubins(arguments.bundle, manifest))
             engine = GpuEngine(plan, random_weights(plan, device="cuda"), cubin, address, plan.model.vocab, "host")
             engine.start()
             ring = FrontendRing(arguments.bundle / HOST_RING, memory.path)

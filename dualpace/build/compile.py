@@ -1,6 +1,7 @@
 """Sources to libraries and cubins: compile what the store does not have, and link it."""
 
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -89,6 +90,10 @@ def _compile_unit(unit: Unit, sources: Mapping[str, str], folder: Path, entry: P
 
 def _link(library: Library, objects: Mapping[str, Path], progress: Progress, entry: Path) -> None:
     """Link in a folder of its own, where objects have the relative names that every build gives them."""
+    if not library.flags:
+        (program,) = objects.values()
+        shutil.copy(program, entry / OUTPUT)
+        return
     compiler = find_compiler(library.tool)
     with tempfile.TemporaryDirectory(prefix="dualpace-") as name:
         folder = Path(name)

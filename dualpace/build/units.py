@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dualpace.build.headers import HeaderLibrary, include_flags
 from dualpace.build.toolchain import Tool
 from dualpace.frozen import Frozen
-from dualpace.plan.manifest import CUDA_ENGINE, HOST_ENGINE, HOST_RING
+from dualpace.plan.manifest import CUDA_ENGINE, CUDA_PREFILL, HOST_ENGINE, HOST_RING
 from dualpace.plan.plan import Plan
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -29,7 +29,10 @@ ISAS: dict[str, tuple[str, ...]] = {
     "v4_bf16": ("-march=x86-64-v4", "-mavx512bf16"),
 }
 SHARED = ("-shared", "-Wl,--build-id=none", "-Wl,-z,defs")
-CUDA = ("-std=c++20", "-O3", "-rdc=true", "-cubin", "-I.", "-Xcompiler=-Wall,-Wextra")
+WHOLE = ("-std=c++20", "-O3", "-cubin", "-I.", "-Xcompiler=-Wall,-Wextra")
+CUDA = (*WHOLE, "-rdc=true")
+# Not linked with others: in relocatable code ptxas ignores setmaxnreg (C7504) and makes wgmma wait (C7509).
+WHOLE_PROGRAMS = {"cuda/prefill.cu": CUDA_PREFILL}
 
 
 class Unit(Frozen):
@@ -44,12 +47,12 @@ class Unit(Frozen):
 
 
 class Library(Frozen):
-    """One link of units to `output`, the path in the bundle."""
+    """One link of units to `output`, the path in the bundle; without flags, its only unit as it is."""
 
     tool: Tool
     output: str
     units: tuple[Unit, ...]
-    flags: tuple[str, ...]
+    flags: tuple[str, ...] = ()
 
 
 def libraries(plan: Plan, sources: Iterable[str]) -> tuple[Library, ...]:
@@ -57,11 +60,17 @@ def libraries(plan: Plan, sources: Iterable[str]) -> tuple[Library, ...]:
 
     `host/ring.cpp` makes the ring library. On the CPU every other `host/*.cpp` goes into the engine, those named
     `kernels*.cpp` once for each instruction set; on CUDA every `cuda/*.cu` does, those named `*flashinfer.cu` with
-    FlashInfer's headers.
+    FlashInfer's headers, but for whole programs, which are cubins of their own.
     """
     ring = Library(tool="g++", output=HOST_RING, units=(_plain("host/ring.cpp", HOST),), flags=SHARED)
     if plan.target.kind == "cuda":
-        return (ring, _cuda_engine(plan.target.sm, sorted(path for path in sources if path.endswith(".cu"))))
+        sm, paths = plan.target.sm, sorted(path for path in sources if path.endswith(".cu"))
+        programs = (
+            Library(tool="nvcc", output=WHOLE_PROGRAMS[path], units=(_kernels(sm, path, WHOLE),))
+            for path in paths
+            if path in WHOLE_PROGRAMS
+        )
+        return (ring, _cuda_engine(sm, [path for path in paths if path not in WHOLE_PROGRAMS]), *programs)
     return (ring, _host_engine(sorted(p for p in sources if p.endswith(".cpp") and p != "host/ring.cpp")))
 
 
@@ -90,14 +99,14 @@ def _kernel(path: str, isa: str) -> Unit:
 
 
 def _cuda_engine(sm: str, paths: list[str]) -> Library:
-    units = tuple(_kernels(sm, path) for path in paths)
+    units = tuple(_kernels(sm, path, CUDA) for path in paths)
     flags = (f"-arch=sm_{sm}", "-dlink", "-cubin", "-lcudadevrt")
     return Library(tool="nvcc", output=CUDA_ENGINE, units=units, flags=flags)
 
 
-def _kernels(sm: str, path: str) -> Unit:
+def _kernels(sm: str, path: str, flags: tuple[str, ...]) -> Unit:
     headers: tuple[HeaderLibrary, ...] = ("flashinfer",) if path.endswith("flashinfer.cu") else ()
-    flags = (*CUDA, f"-arch=sm_{sm}", *(flag for library in headers for flag in include_flags(library)))
+    flags = (*flags, f"-arch=sm_{sm}", *(flag for library in headers for flag in include_flags(library)))
     return Unit(
         tool="nvcc",
         source=path,

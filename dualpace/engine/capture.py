@@ -18,6 +18,7 @@ from dualpace.plan.rope import inverse_frequencies
 from dualpace.plan.structs import Route
 
 FLASHINFER_KERNEL = "dp_attention_flashinfer"
+PREFILL_KERNEL = "dp_prefill"
 # What a thread of the kernels over vectors moves, and how many of them a CTA of theirs has.
 VECTOR_BYTES = 16
 VECTOR_THREADS = 256
@@ -60,6 +61,13 @@ class DeviceExecutor:
         self._tasks = torch.zeros(cubin.constant("dp_attention_tasks_bytes"), dtype=torch.uint8, device="cuda")
         self._partials = torch.empty(tasks, heads, model.head_dim, device="cuda")
         self._lses = torch.empty(tasks, heads, device="cuda")
+        self._prefills = plan.attention.prefill != "tokens"
+        if self._prefills:
+            self._prefill_ctas = cubin.resident_ctas(PREFILL_KERNEL)
+            self._prefill_tasks, self._prefill_partials = (
+                torch.zeros(cubin.constant(f"dp_prefill_{name}_bytes"), dtype=torch.uint8, device="cuda")
+                for name in ("tasks", "partials")
+            )
         ops = tuple(_fused(step_program(model)))
         products = StreamedProducts(model, weights, cubin, step, self.buffers, self._rotations, self.pools)
         self._prepare = [self._list_tasks, *(self._angles(group) for group in range(len(model.groups)))]
@@ -86,6 +94,8 @@ class DeviceExecutor:
         groups = len(self._plan.model.groups)
         operands = (self._plan.attention.split_tokens, self._ctas, self._flashinfer_ctas, self._tasks)
         self._cubin.launch("dp_attention_tasks", (groups,), self._step, int(self._route), *operands)
+        if self._prefills and program.kind == "mixed":
+            self._cubin.launch("dp_prefill_tasks", (groups,), self._step, self._prefill_ctas, self._prefill_tasks)
 
     def _bind(self, op: Op) -> Launch:
         bind: dict[str, Callable[[Op], Launch]] = {
@@ -168,6 +178,9 @@ class DeviceExecutor:
         operands = (self._step, group, self._tasks, qkv, pool, self._partials, self._lses, out)
 
         def launch(program: Program) -> None:
+            if self._prefills and program.kind == "mixed":
+                chunks = (self._step, group, self._prefill_tasks, qkv, pool, self._prefill_partials, out)
+                self._cubin.launch(PREFILL_KERNEL, (self._prefill_ctas,), *chunks)
             # The kernel of the route that a step does not go finds no work.
             if self._route != Route.FLASHINFER:
                 self._cubin.launch("dp_attention", (self._ctas,), *operands, overlap=True)

@@ -1,11 +1,11 @@
-"""A GPU through the driver: a linked cubin's kernels by name, graphs that the device launches, host memory it sees.
+"""A GPU through the driver: kernels of cubins by name, graphs that the device launches, host memory it sees.
 
 Kernels run on torch's current stream over torch's memory. Every call raises DeviceError with the driver's name of what
 went wrong.
 """
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,11 @@ def check(result: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def _ok(result: tuple[Any, ...]) -> bool:
+    return bool(result[0] == driver.CUresult.CUDA_SUCCESS)
+
+
+_Get = Callable[[Any, bytes], tuple[Any, ...]]
 Argument = torch.Tensor | int | float | ctypes.c_int64 | ctypes.c_void_p | None
 
 
@@ -55,15 +60,15 @@ def mapped(address: int, size: int) -> Iterator[ctypes.c_void_p]:
 
 
 class Cubin:
-    """A loaded cubin.
+    """Loaded cubins, as one.
 
     Every kernel of it is launched with the most threads it was compiled for, and with as much dynamic shared memory as
     the constant `NAME_shared_bytes` says, if there is one.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, *paths: Path) -> None:
         torch.zeros(1, device="cuda")  # makes torch's context the current one
-        self._module = check(driver.cuModuleLoadData(path.read_bytes()))
+        self._modules = [check(driver.cuModuleLoadData(path.read_bytes())) for path in paths]
         self._kernels: dict[str, tuple[Any, int, int]] = {}
         self._constants: dict[str, int] = {}
 
@@ -90,8 +95,7 @@ class Cubin:
 
     def has(self, kernel: str) -> bool:
         """Whether there is a kernel of this name."""
-        status, _ = driver.cuModuleGetFunction(self._module, kernel.encode())
-        return bool(status == driver.CUresult.CUDA_SUCCESS)
+        return self._has(driver.cuModuleGetFunction, kernel)
 
     def constant(self, name: str) -> int:
         """The 8-byte constant `name`, read once: a stream under capture could not."""
@@ -100,7 +104,7 @@ class Cubin:
         return self._constants[name]
 
     def _read(self, name: str) -> int:
-        address, size = check(driver.cuModuleGetGlobal(self._module, name.encode()))
+        address, size = self._found(driver.cuModuleGetGlobal, name)
         value = ctypes.c_uint64()
         assert size == ctypes.sizeof(value)
         check(driver.cuMemcpyDtoH(ctypes.addressof(value), address, size))
@@ -115,18 +119,23 @@ class Cubin:
     def _kernel(self, name: str) -> tuple[Any, int, int]:
         """The kernel, its threads and its dynamic shared memory."""
         if name not in self._kernels:
-            kernel = check(driver.cuModuleGetFunction(self._module, name.encode()))
+            kernel = self._found(driver.cuModuleGetFunction, name)
             attributes = driver.CUfunction_attribute
             threads = check(driver.cuFuncGetAttribute(attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel))
-            shared = self.constant(f"{name}_shared_bytes") if self._has_constant(f"{name}_shared_bytes") else 0
+            size = f"{name}_shared_bytes"
+            shared = self.constant(size) if self._has(driver.cuModuleGetGlobal, size) else 0
             limit = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(kernel, limit, shared))
             self._kernels[name] = kernel, threads, shared
         return self._kernels[name]
 
-    def _has_constant(self, constant: str) -> bool:
-        status, *_ = driver.cuModuleGetGlobal(self._module, constant.encode())
-        return bool(status == driver.CUresult.CUDA_SUCCESS)
+    def _has(self, get: _Get, name: str) -> bool:
+        return any(_ok(get(module, name.encode())) for module in self._modules)
+
+    def _found(self, get: _Get, name: str) -> Any:
+        """What `get` finds of this name in the first cubin that has it."""
+        results = [get(module, name.encode()) for module in self._modules]
+        return check(next(filter(_ok, results), results[0]))
 
 
 class DeviceGraph:

@@ -12,7 +12,7 @@ from dualpace.engine.device import Cubin, check, mapped
 from dualpace.engine.drive import DriveError, Driver, GpuEngine
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.provision import Say, StoppedError, read_bundle, vocabulary, weights
-from dualpace.plan.manifest import CUDA_ENGINE, HOST_RING, BundleError
+from dualpace.plan.manifest import HOST_RING, BundleError, cubins
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
 
@@ -38,7 +38,7 @@ def serve(bundle: Path, rings: Path, drive: Driver, stopped: Callable[[], bool],
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     memory = RingMemory(rings, plan)
     try:
-        cubin = Cubin(bundle / CUDA_ENGINE)
+        cubin = Cubin(*cubins(bundle, manifest))
         with mapped(memory.address, memory.size) as address:
             table = weights(manifest, "cuda", say, stopped)
             say(f"capturing {len(plan.schedule.programs)} step programs")

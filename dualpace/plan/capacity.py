@@ -120,6 +120,7 @@ class _Sizing:
         model, samples, tokens = self.model, self.samples, self.rows + self.chunk
         if self.target.kind == "cuda":
             attention = memory.attention_bytes(model, tokens, self.attention.spare_tasks)
+            attention += memory.prefill_bytes(model, self.attention.prefill, tokens, self.rows)
             return memory.activation_bytes(model, samples, tokens) + attention
         splits = -(-context // self.attention.split_tokens)
         activations = memory.host_activation_bytes(model, self.rows, samples, tokens, splits)

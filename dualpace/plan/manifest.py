@@ -12,11 +12,13 @@ MANIFEST = "manifest.json"
 HOST_ENGINE = "host/libengine.so"
 HOST_RING = "host/libring.so"
 CUDA_ENGINE = "cuda/engine.cubin"
+CUDA_PREFILL = "cuda/prefill.cubin"
+CUDA_CUBINS = (CUDA_ENGINE, CUDA_PREFILL)
 TOKENIZER = "model/tokenizer.json"
 CHAT_TEMPLATE = "model/chat_template.jinja"
 GENERATION = "model/generation.json"
 # What runs: these are compared byte for byte before they are loaded, other files by their size.
-LIBRARIES = (HOST_ENGINE, HOST_RING, CUDA_ENGINE)
+LIBRARIES = (HOST_ENGINE, HOST_RING, *CUDA_CUBINS)
 
 
 class File(Frozen):
@@ -85,6 +87,11 @@ def read_manifest(bundle: Path) -> Manifest:
         if name in manifest.files and file_digest(bundle / name) != manifest.files[name].sha256:
             raise BundleError(f"{bundle / name} is not the one that was built: build the spec again")
     return manifest
+
+
+def cubins(bundle: Path, manifest: Manifest) -> tuple[Path, ...]:
+    """What the engine loads on a GPU."""
+    return tuple(bundle / name for name in CUDA_CUBINS if name in manifest.files)
 
 
 def check_weights(weights: WeightFiles) -> None:

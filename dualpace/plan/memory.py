@@ -1,7 +1,7 @@
 """The memory map of one device, from the plan's capacities. Bytes; KV is paging's."""
 
 from dualpace.plan.attention_cost import slice_heads, slices
-from dualpace.plan.plan import Model
+from dualpace.plan.plan import Model, PrefillKernel
 from dualpace.plan.program import buffers
 from dualpace.plan.structs import MAX_BIAS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 
@@ -22,6 +22,11 @@ TASK_BYTES = 32
 # On a GPU: words of an attention task, and shares of a list of them.
 TASK_WORDS = 8
 MAX_SHARES = 1024
+# The same of a list of prefill; packed rows of its tiles, half as many for large heads with mma, and of a warp.
+PREFILL_TASK_WORDS = 12
+MAX_PREFILL_SHARES = 256
+PREFILL_TILE_ROWS = 128
+PREFILL_WARP_ROWS = 16
 
 
 def activation_bytes(model: Model, samples: int, tokens: int) -> int:
@@ -54,6 +59,20 @@ def attention_list_bytes(tokens: int, slices: int, tasks: int) -> int:
     """One layer group's list of up to `tasks` tasks of the slices of `tokens` tokens: cuda/attention.cuh's."""
     head = 3 + tokens + 1 + MAX_SHARES + slices + tokens * slices
     return WORD_BYTES * (-(-head // TASK_WORDS) + tasks) * TASK_WORDS
+
+
+def prefill_bytes(model: Model, kernel: PrefillKernel, tokens: int, rows: int) -> int:
+    """Lists of prefill tasks and partial results of tiles: PrefillTasks and PrefillPartial of cuda/prefill.cuh."""
+    if kernel == "tokens":
+        return 0
+    tile_rows = PREFILL_TILE_ROWS if kernel == "wgmma" or model.head_dim <= 128 else PREFILL_TILE_ROWS // 2
+    warps = tile_rows // PREFILL_WARP_ROWS
+    tiles = tokens * model.gqa_ratio // tile_rows + rows
+    pairs = tiles * model.kv_heads
+    words = 3 + MAX_PREFILL_SHARES + 1 + 2 * tiles + 1 + (2 + warps) * pairs
+    words += PREFILL_TASK_WORDS * (pairs + MAX_PREFILL_SHARES)
+    lane_words = 4 * (1 + model.head_dim // 8)
+    return WORD_BYTES * (len(model.groups) * words + 2 * MAX_PREFILL_SHARES * warps * 32 * lane_words)
 
 
 def _partial_bytes(model: Model, heads: int) -> int:

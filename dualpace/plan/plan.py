@@ -11,6 +11,7 @@ DType = Literal["bf16", "fp16", "fp32"]
 AskedRoute = Literal["auto", "split", "workqueue", "flashinfer"]
 TakenRoute = Literal["host", "split", "workqueue", "flashinfer"]
 Bound = Literal["weights", "compute", "KV", "attention"]
+PrefillKernel = Literal["tokens", "mma", "wgmma"]
 FlashInferKernel = Literal["none", "decode", "prefill"]
 Part = Literal["products", "attention", "other kernels", "launch"]
 DTYPE_BYTES: dict[DType, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -95,10 +96,12 @@ class Weights(Frozen):
 
 
 class Attention(Frozen):
-    """Decode attention. `split_tokens`: KV tokens of one split, so of one work item.
+    """Attention. `split_tokens`: KV tokens of one split of a decoding row, so of one work item.
 
     On a GPU a step has room for a work item a token, and `spare_tasks` more for splitting long rows. `flashinfer` is
     the kernel of FlashInfer's that is compiled beside our own: "decode" runs on CUDA cores, "prefill" on tensor cores.
+    `prefill` is what multiplies the queries of prompt chunks: tensor core instructions on tiles of them, or decode
+    attention one token after the other.
     """
 
     page_size: int
@@ -106,6 +109,7 @@ class Attention(Frozen):
     split_tokens: int
     spare_tasks: int = 1024
     flashinfer: FlashInferKernel = "none"
+    prefill: PrefillKernel = "tokens"
 
 
 class KernelCost(Frozen):

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from dualpace.plan import flashinfer
+from dualpace.plan import flashinfer, prefill
 from dualpace.plan.abi import ring_bytes
 from dualpace.plan.calibration import resolve_policy
 from dualpace.plan.capacity import Capacity, resolve_capacity
@@ -191,8 +191,13 @@ def _attention(section: AttentionSection, model: Model, target: Target, policy: 
         raise PlanError(("attention", "route"), "flashinfer is for GPU targets", "make it `auto`")
     page_size = PAGE_SIZE if section.page_size == "auto" else section.page_size
     gains = section.route == "auto" and policy is not None and policy.flashinfer_gain > WORTHWHILE_GAIN
-    kernel = flashinfer.kernel(model) if section.route == "flashinfer" or gains else "none"
-    return Attention(page_size=page_size, route=section.route, split_tokens=SPLIT_TOKENS, flashinfer=kernel)
+    return Attention(
+        page_size=page_size,
+        route=section.route,
+        split_tokens=SPLIT_TOKENS,
+        flashinfer=flashinfer.kernel(model) if section.route == "flashinfer" or gains else "none",
+        prefill=prefill.kernel(model.dtype, model.head_dim, target.sm),
+    )
 
 
 def _policy(spec: Spec, base: Path, model: Model, target: Target) -> AttentionPolicy | None:

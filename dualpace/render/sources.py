@@ -16,6 +16,8 @@ TEMPLATES = files("dualpace") / "templates"
 FOLDERS = {"cpu": ("common", "host"), "cuda": ("common", "host", "cuda")}
 RENDERED = ".j2"
 FLASHINFER = "cuda/attention_flashinfer.cu"
+PREFILL = ("cuda/prefill.cu", "cuda/prefill_tasks.cu")
+WGMMA = "cuda/wgmma.cuh"
 
 
 class RenderError(Exception):
@@ -26,8 +28,8 @@ def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
     """Source path -> text, for the target of `plan`.
 
     Templates that end in `.j2` are rendered under the path without it, with a header that says for which
-    deployment; everything else is copied, but FlashInfer's route only to plans that have it. The same plan gives the
-    same text. Raises RenderError.
+    deployment; everything else is copied, but FlashInfer's route and kernels of prefill only to plans that have them.
+    The same plan gives the same text. Raises RenderError.
     """
     environment = _environment(templates)
     context = {
@@ -40,15 +42,26 @@ def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
         "structs": structs_text(plan),
     }
     sources = {}
+    omitted = _omitted(plan)
     for folder in FOLDERS[plan.target.kind]:
-        for path, text in _texts(templates / folder, folder):
-            if path.endswith(RENDERED):
-                text = _header(plan, path) + _fill(environment, path, context)
-                path = path.removesuffix(RENDERED)
+        for template, text in _texts(templates / folder, folder):
+            path = template.removesuffix(RENDERED)
+            if path in omitted:
+                continue
+            if path != template:
+                text = _header(plan, template) + _fill(environment, template, context)
             sources[path] = text
-    if plan.attention.flashinfer == "none":
-        sources.pop(FLASHINFER, None)
     return sources
+
+
+def _omitted(plan: Plan) -> set[str]:
+    attention = plan.attention
+    omitted = {FLASHINFER} if attention.flashinfer == "none" else set()
+    if attention.prefill == "tokens":
+        omitted.update(PREFILL)
+    if attention.prefill != "wgmma":
+        omitted.add(WGMMA)
+    return omitted
 
 
 def template_of(source: str, templates: Traversable = TEMPLATES) -> str:

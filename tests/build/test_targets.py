@@ -25,10 +25,10 @@ def test_kernels_are_compiled_for_each_instruction_set_and_the_least_is_linked_f
     assert all(unit.source == "host/kernels.cpp" for unit in engine.units[first:])
 
 
-def test_a_cuda_target_needs_the_ring_library_and_one_cubin():
+def test_a_cuda_target_needs_the_ring_library_and_a_cubin_of_its_own_for_prefill():
     plan = example("llama-3.1-8b-h200")
     outputs = [library.output for library in libraries(plan, render(plan))]
-    assert outputs == ["host/libring.so", "cuda/engine.cubin"]
+    assert outputs == ["host/libring.so", "cuda/engine.cubin", "cuda/prefill.cubin"]
 
 
 @pytest.mark.usefixtures("nvcc")

@@ -15,6 +15,7 @@ from dualpace.plan.rope import inverse_frequencies
 from dualpace.plan.structs import StepKind
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+QUERY_BLOCK = 64  # queries attended at once
 TOLERANCE = {"bf16": 5e-3, "fp16": 1e-3, "fp32": 1e-5}
 
 
@@ -124,16 +125,21 @@ class Batch:
         model, size = self.plan.model, self.plan.attention.page_size
         window = model.groups[group].window
         out = torch.zeros(self.tokens, model.heads, model.head_dim, device="cuda", dtype=torch.float64)
-        for t, (row, position) in enumerate(zip(self.token_rows, self.positions, strict=True)):
-            seen = np.arange(max(position + 1 - window, 0) if window else 0, position + 1)
-            pages = torch.tensor(self.tables[group][self.row_slots[row], seen // size], device="cuda").long()
-            offsets = torch.tensor(seen % size, device="cuda")
+        begins = np.cumsum([0, *(row.queries for row in self.rows)])
+        for slot, row, begin, end in zip(self.row_slots, self.rows, begins, begins[1:], strict=True):
+            held = np.arange(self._first_key(group, row), row.context)
+            pages = torch.tensor(self.tables[group][slot, held // size], device="cuda").long()
+            offsets = torch.tensor(held % size, device="cuda")
             keys, values = (self.pools[group][pages, i, :, offsets].double() for i in (0, 1))  # [n][kv head][d]
-            query = self.qkv[t, : model.heads].double().reshape(model.kv_heads, model.gqa_ratio, model.head_dim)
-            scores = torch.einsum("kgd,nkd->kgn", query, keys) * model.attention_scale
-            if model.attention_softcap:
-                scores = model.attention_softcap * (scores / model.attention_softcap).tanh()
-            out[t] = torch.einsum("kgn,nkd->kgd", scores.softmax(-1), values).reshape(model.heads, model.head_dim)
+            for block in (slice(t, min(t + QUERY_BLOCK, end)) for t in range(begin, end, QUERY_BLOCK)):
+                positions, held_keys = np.array(self.positions[block])[:, None], held[None]
+                seen = (held_keys <= positions) & ((held_keys > positions - window) if window else True)
+                query = self.qkv[block, : model.heads].double().unflatten(1, (model.kv_heads, model.gqa_ratio))
+                scores = torch.einsum("tkgd,nkd->tkgn", query, keys) * model.attention_scale
+                if model.attention_softcap:
+                    scores = model.attention_softcap * (scores / model.attention_softcap).tanh()
+                scores.masked_fill_(~torch.tensor(seen, device="cuda")[:, None, None], -torch.inf)
+                out[block] = torch.einsum("tkgn,nkd->tkgd", scores.softmax(-1), values).flatten(1, 2)
         return out
 
     def _table(self, group: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from dualpace.plan.plan import (
     Model,
     Offload,
     Plan,
+    PrefillKernel,
     Program,
     Rings,
     Rope,
@@ -53,6 +54,7 @@ def plan(
     rings: int = 1,
     sm: str = "90a",
     flashinfer: FlashInferKernel = "none",
+    prefill: PrefillKernel = "tokens",
 ) -> Plan:
     """A small plan with one layer a group, and pages for a full batch unless `pages` says how many."""
     heads = kv_heads * ratio
@@ -92,7 +94,13 @@ def plan(
             ),
         ),
         weights=Weights(kind="random"),
-        attention=Attention(page_size=page_size, route="split", split_tokens=split_tokens, flashinfer=flashinfer),
+        attention=Attention(
+            page_size=page_size,
+            route="split",
+            split_tokens=split_tokens,
+            flashinfer=flashinfer,
+            prefill=prefill,
+        ),
         pages=tuple(
             GroupPages(
                 group=name,

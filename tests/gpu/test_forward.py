@@ -14,7 +14,7 @@ from dualpace.build.compile import compile_libraries
 from dualpace.build.store import Store
 from dualpace.build.units import libraries
 from dualpace.model.weights import DTYPES, load
-from dualpace.plan.manifest import CUDA_ENGINE
+from dualpace.plan.manifest import CUDA_CUBINS
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
 from dualpace.render.sources import render
@@ -97,18 +97,20 @@ def forward(tinies, store):
 
     def make(*case: str) -> DeviceRows:
         each = tinies[case]
-        return DeviceRows(each.plan, load(each.plan, each.folder), Cubin(cubins[case]))
+        return DeviceRows(each.plan, load(each.plan, each.folder), Cubin(*cubins[case]))
 
     return make
 
 
-def compile_step(plan: Plan, store: Store) -> Path:
-    """The cubin of `plan` without its scheduler, which takes longest and has tests of its own."""
+def compile_step(plan: Plan, store: Store) -> tuple[Path, ...]:
+    """The cubins of `plan` without its scheduler, which takes longest and has tests of its own."""
     sources = render(plan)
-    (engine,) = (library for library in libraries(plan, sources) if library.output == CUDA_ENGINE)
-    units = tuple(unit for unit in engine.units if unit.source != "cuda/scheduler.cu")
-    engine = engine.model_copy(update={"units": units})
-    return compile_libraries([engine], sources, store, Silent())[CUDA_ENGINE]
+    wanted = [
+        library.model_copy(update={"units": tuple(u for u in library.units if u.source != "cuda/scheduler.cu")})
+        for library in libraries(plan, sources)
+        if library.output in CUDA_CUBINS
+    ]
+    return tuple(compile_libraries(wanted, sources, store, Silent()).values())
 
 
 @pytest.mark.parametrize("case", EXACT, ids="-".join)

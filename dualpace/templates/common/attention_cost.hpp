@@ -17,7 +17,7 @@ constexpr int kTaskKeys = 64;
 // Splits are of cfg::kSplitTokens keys, or of 2, 4, ... times as many.
 constexpr int kSplitSizes = 8;
 
-// The keys [begin, end), at least one, that a token sees. Those of a token of a prefill chunk are not split: such
+// The keys [begin, end) that a token sees. Those of a token of a prefill chunk are not split: such
 // tokens fill the GPU as they are.
 struct SeenKeys {
   int32_t begin;
@@ -32,12 +32,14 @@ struct SeenKeys {
 // A batch as its cost sees it: each of `tokens` tokens has `slices` slices, each of which reads all keys of the token.
 struct BatchKeys {
   int32_t tokens;
+  int32_t seeing;  // of these, any keys
   int32_t slices;
   int64_t keys;    // that all slices read
   int64_t ranges;  // of kTaskKeys, likewise
   int32_t most;    // that one slice reads
 };
 
+// If every token sees keys.
 template <class Team, class SeenBy>
 DP_FN BatchKeys batch_keys(Team& team, int tokens, int slices, const SeenBy& seen_by) {
   // Two sums in one: keys above ranges.
@@ -50,7 +52,11 @@ DP_FN BatchKeys batch_keys(Team& team, int tokens, int slices, const SeenBy& see
       Sum());
   const uint64_t largest =
       team.reduce(tokens, [&](int t) { return static_cast<uint64_t>(seen_by(t).end - seen_by(t).begin); }, Most());
-  return {tokens, slices, static_cast<int64_t>(sums >> 32) * slices, static_cast<int64_t>(sums & 0xFFFFFFFFu) * slices,
+  return {tokens,
+          tokens,
+          slices,
+          static_cast<int64_t>(sums >> 32) * slices,
+          static_cast<int64_t>(sums & 0xFFFFFFFFu) * slices,
           static_cast<int32_t>(largest)};
 }
 
@@ -87,7 +93,7 @@ DP_FN inline int64_t slice_shares(const BatchKeys& batch, int ctas) { return mos
 
 // Every share of a slice but the first may cut a task in two; what it cuts is merged.
 DP_FN inline RouteWork workqueue_work(const BatchKeys& batch, int ctas) {
-  const int64_t tokens = batch.tokens, ranges = batch.ranges / batch.slices;
+  const int64_t tokens = batch.seeing, ranges = batch.ranges / batch.slices;
   const int64_t share = most(shared_out(ranges, slice_shares(batch, ctas)), int64_t{1});
   const int64_t shares = shared_out(ranges, share), cuts = most(shares - 1, int64_t{0});
   const int64_t depth = least(shared_out(shared_out(batch.most, kTaskKeys), share) + 1, shares);

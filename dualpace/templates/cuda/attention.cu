@@ -41,8 +41,8 @@ extern "C" __global__ void __launch_bounds__(Attention::kThreads)
   }
 }
 
-// Writes `out` from the partial results of each token's tasks. A token none of whose keys was seen gets zeros. Grid:
-// any number of CTAs.
+// Writes `out` from the partial results of each token's tasks. A token none of whose keys was seen gets zeros; so
+// do those that dp_prefill attends, which comes after this. Grid: any number of CTAs.
 extern "C" __global__ void __launch_bounds__(kMergeThreads)
     dp_attention_merge(const StepBuffers* step, int group, AttentionTasks* tasks_of_group, PartialOut* partial,
                        PartialLse* lse, Element* out) {

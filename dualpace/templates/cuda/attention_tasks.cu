@@ -16,10 +16,12 @@ __constant__ int64_t dp_attention_slices = kSlices;
 
 namespace {
 
+// Tokens of chunks see nothing here where dp_prefill attends them.
 __device__ SeenKeys seen_by(const StepBuffers& step, int group, int token) {
   const int end = step.position[token] + 1, row = step.token_row[token];
-  return {cfg::kWindow[group] > 0 ? most(end - cfg::kWindow[group], 0) : 0, end,
-          step.query_begin[row + 1] - step.query_begin[row] > 1};
+  const bool of_chunk = step.query_begin[row + 1] - step.query_begin[row] > 1;
+  if (of_chunk && cfg::kPrefill != Prefill::tokens) return {0, 0, false};
+  return {cfg::kWindow[group] > 0 ? most(end - cfg::kWindow[group], 0) : 0, end, of_chunk};
 }
 
 // The keys of all tokens are laid end to end in ranges. A task is what one token has of a piece, which is one range for
@@ -103,7 +105,11 @@ extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
   AttentionTasks& tasks = tasks_of_group[group];
   const auto seen = [&](int token) { return seen_by(*step, group, token); };
   const RouteCtas ctas = {least(own_ctas, kMaxShares), least(flashinfer_ctas, kMaxShares)};
-  const BatchKeys batch = batch_keys(team, tokens, kSlices, seen);
+  BatchKeys batch = batch_keys(team, tokens, kSlices, seen);
+  if (step->kind == static_cast<uint32_t>(StepKind::kMixed)) {
+    batch.seeing =
+        static_cast<int>(team.reduce(tokens, [&](int t) { return uint64_t{seen(t).end > 0 ? 1u : 0u}; }, Sum()));
+  }
   RouteChoice choice = {static_cast<Route>(route), split_tokens, 0};
   if (choice.route == Route::kAuto) choice = cheapest_route(team, batch, ctas, kKernelCosts, seen);
   const bool flashinfer = choice.route == Route::kFlashinfer;

@@ -8,7 +8,7 @@
 // A constant array that code may index at run time. For nvcc it has to live on the device. On the host it is each file's
 // own: as an inline variable it would be one for all libraries of a process, whichever plan they are for.
 #ifdef __CUDACC__
-#define DP_TABLE __device__ inline
+#define DP_TABLE static __device__
 #else
 #define DP_TABLE static
 #endif
@@ -16,6 +16,7 @@
 namespace dp {
 
 enum class DType { bf16, fp16, fp32 };
+enum class Prefill { tokens, mma, wgmma };
 
 namespace cfg {
 
@@ -45,11 +46,12 @@ DP_TABLE constexpr int kLayers[kGroups] = {32};
 
 // Paging. A block is one page in one layer: K then V, each [kv head][token][head_dim].
 constexpr int kPageSize = 16;  // attention.page_size
-DP_TABLE constexpr int kPages[kGroups] = {56000};  // target.kv_budget
+DP_TABLE constexpr int kPages[kGroups] = {55968};  // target.kv_budget
 constexpr int kPagesPerRow = 8192;  // model.max_context
 constexpr int kSplitTokens = 256;
 constexpr int kSpareTasks = 1024;
 constexpr bool kFlashInferPrefill = false;  // attention.route
+constexpr Prefill kPrefill = Prefill::wgmma;
 
 // Scheduler
 constexpr int kMaxBatch = 256;  // scheduler.max_batch

@@ -8,7 +8,7 @@
 // A constant array that code may index at run time. For nvcc it has to live on the device. On the host it is each file's
 // own: as an inline variable it would be one for all libraries of a process, whichever plan they are for.
 #ifdef __CUDACC__
-#define DP_TABLE __device__ inline
+#define DP_TABLE static __device__
 #else
 #define DP_TABLE static
 #endif
@@ -16,6 +16,7 @@
 namespace dp {
 
 enum class DType { bf16, fp16, fp32 };
+enum class Prefill { tokens, mma, wgmma };
 
 namespace cfg {
 
@@ -50,6 +51,7 @@ constexpr int kPagesPerRow = 512;  // model.max_context
 constexpr int kSplitTokens = 256;
 constexpr int kSpareTasks = 1024;
 constexpr bool kFlashInferPrefill = false;  // attention.route
+constexpr Prefill kPrefill = Prefill::tokens;
 
 // Scheduler
 constexpr int kMaxBatch = 8;  // scheduler.max_batch
