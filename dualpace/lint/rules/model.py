@@ -190,6 +190,7 @@ def unexpanded_path(context: LintContext) -> Iterator[Finding]:
     spec = context.spec
     paths = {
         ("model", "path"): spec.model.path,
+        ("target", "calibration"): spec.target.calibration,
         ("serving", "api_key_file"): spec.serving.api_key_file,
         ("serving", "chat_template"): spec.serving.chat_template,
     }
