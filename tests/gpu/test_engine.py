@@ -26,6 +26,7 @@ PAGES = 70
 REQUESTS = 60
 VOCABULARY = 131
 SECONDS = 60
+TOPS = 3
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,20 @@ def serve(engine, frontend: FrontendRing, driver: str, requests, aborts=frozense
     return events
 
 
+def check_logprobs(model, prompt: list[int], params: SamplingParams, events: list[TokenEvent], *, whole: bool) -> None:
+    """Those of the prompt's tokens from the second on are the model's; without an abort all are there."""
+    scored = [event for event in events if event.of_prompt]
+    assert scored == events[: len(scored)]
+    if params.prompt_logprobs is None:
+        assert not scored
+        return
+    assert [event.token for event in scored] == prompt[1 : 1 + len(scored)]
+    assert len(scored) == len(prompt) - 1 or not whole
+    for event, at in zip(scored, reference_logits(model, prompt).log_softmax(1), strict=False):
+        assert abs(event.logprob - at[event.token]) < 2 * BOUND
+        assert [logprob for _, logprob in event.top] == pytest.approx(at.topk(TOPS).values.tolist(), abs=2 * BOUND)
+
+
 def test_tokens_are_the_models_under_preemption_reuse_and_aborts(served, engine):
     model = served[0]
     gpu, frontend, driver = engine
@@ -90,11 +105,14 @@ def test_tokens_are_the_models_under_preemption_reuse_and_aborts(served, engine)
     for tag in range(REQUESTS):
         prompt = shared[: dice.choice((0, 50, 100))] + dice.choices(range(VOCABULARY), k=dice.randrange(1, 150))
         most = min(300, CONTEXT - len(prompt))
-        requests[tag] = prompt, SamplingParams(max_tokens=dice.randrange(1, most), temperature=0.0)
+        logprobs = TOPS if tag % 3 == 1 else None
+        params = SamplingParams(max_tokens=dice.randrange(1, most), temperature=0.0, prompt_logprobs=logprobs)
+        requests[tag] = prompt, params
     aborted = {tag for tag in requests if tag % 7 == 3 and requests[tag][1].max_tokens > 50}
     events = serve(gpu, frontend, driver, requests, aborted)
     for tag, (prompt, params) in requests.items():
-        tokens = [event.token for event in events[tag] if event.token >= 0]
+        tokens = [event.token for event in events[tag] if event.token >= 0 and not event.of_prompt]
+        check_logprobs(model, prompt, params, events[tag], whole=tag not in aborted)
         last = events[tag][-1]
         assert last.finish is Finish.LENGTH or (tag in aborted and last.finish is Finish.ABORT)
         assert len(tokens) == params.max_tokens or tag in aborted
