@@ -174,21 +174,20 @@ def main() -> None:
     layer = Layer(plan, cubin)
     policy, error = fitted(layer)
     layer = layer.with_lists(Cubin(compile_list_builder(plan.model_copy(update={"policy": policy}), store)))
-    results = []
-    for seed in HELD_OUT:
-        for family, contexts in traces(seed):
-            results.append(measure(layer, library, family, seed, contexts))
-            print(line(results[-1]), flush=True)
-    report = {
+    report: dict[str, Any] = {
         "machine": gpu_machine(),
         "read_bytes_per_s": READ_BANDWIDTH,
         "layers": LAYERS,
         "policy": policy.model_dump(),
         "fit_error": error,
-        "results": results,
+        "results": [],
     }
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    for seed in HELD_OUT:
+        for family, contexts in traces(seed):
+            report["results"].append(measure(layer, library, family, seed, contexts))
+            print(line(report["results"][-1]), flush=True)
+        arguments.output.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def line(figures: dict[str, Any]) -> str:
