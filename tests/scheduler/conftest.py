@@ -9,13 +9,13 @@ from .toy import Toy
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory):
-    """Plan name -> its libraries, compiled when first asked for."""
+    """Plan -> its libraries, compiled when first asked for."""
     compiled = {}
 
     def of(plan):
-        if plan.name not in compiled:
-            compiled[plan.name] = compile_host(plan, tmp_path_factory.mktemp(plan.name))
-        return compiled[plan.name]
+        if plan not in compiled:
+            compiled[plan] = compile_host(plan, tmp_path_factory.mktemp(plan.name))
+        return compiled[plan]
 
     return of
 
