@@ -126,7 +126,7 @@ class Batch:
         window = model.groups[group].window
         out = torch.zeros(self.tokens, model.heads, model.head_dim, device="cuda", dtype=torch.float64)
         begins = np.cumsum([0, *(row.queries for row in self.rows)])
-        for slot, row, begin, end in zip(self.row_slots, self.rows, begins, begins[1:], strict=True):
+        for slot, row, begin, end in zip(self.row_slots, self.rows, begins[:-1], begins[1:], strict=True):
             held = np.arange(self._first_key(group, row), row.context)
             pages = torch.tensor(self.tables[group][slot, held // size], device="cuda").long()
             offsets = torch.tensor(held % size, device="cuda")
