@@ -74,3 +74,8 @@ def test_a_unit_is_compiled_again_when_a_header_changed_and_only_then(site, tmp_
     install(site, 2)
     assert one(tmp_path / "store", said) == 2
     assert len(said.compiled) == 2
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/attention.md"])
+def test_pages_name_the_release_that_is_needed(page):
+    assert f"pip install --no-deps flashinfer-python=={RELEASE}" in (Path(__file__).parents[2] / page).read_text()
