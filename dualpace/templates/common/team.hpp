@@ -20,6 +20,7 @@
 
 #ifndef __CUDACC__
 #include <barrier>
+#include <cstring>
 #endif
 
 namespace dp {
@@ -136,11 +137,15 @@ class ThreadTeam {
     static_assert(sizeof(T) <= sizeof meeting_.sums[0]);
     const int part = (n + count() - 1) / count();
     const int begin = least(index_ * part, n), end = least(begin + part, n);
-    const auto sum_of = [&](int member) -> T& { return *reinterpret_cast<T*>(meeting_.sums[member]); };
+    const auto sum_of = [&](int member) {
+      T sum = {};
+      std::memcpy(&sum, meeting_.sums[member], sizeof sum);
+      return sum;
+    };
     sync();
     T sum = {};
     for (int i = begin; i < end; ++i) sum += values[i];
-    sum_of(index_) = sum;
+    std::memcpy(meeting_.sums[index_], &sum, sizeof sum);
     sync();
     T before = {}, total = {};
     for (int m = 0; m < count(); ++m) {
