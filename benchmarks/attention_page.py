@@ -1,19 +1,22 @@
-"""The figures in docs/attention.md, from benchmarks/results/gpu_attention.json.
+"""The figures in docs/attention.md, from gpu_attention.json, attention_policy.json and persistent_kv.json.
 
 `python -m benchmarks.attention_page` writes them again; nothing else does.
 """
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import policy_tables
+from benchmarks.policy_tables import markdown
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/attention.md"
-RESULTS = ROOT / "benchmarks/results/gpu_attention.json"
+RESULTS = ROOT / "benchmarks/results"
 OURS = ("workqueue", "split", "flashinfer")
 THEIRS = ("flashinfer's decode", "flashinfer's prefill")
-_TABLE = re.compile(r"\| layer \|.*?\n\n", re.DOTALL)
 _HEAD = (
     "layer", "trace", "floor", "workqueue", "split", "flashinfer", "best, GB/s", "FlashInfer's decode", "its prefill",
     "best beside FlashInfer's better", "list", "FlashInfer's plan", "worst error",
@@ -26,8 +29,7 @@ def table(report: dict[str, Any]) -> str:
     for result in report["results"]:
         layer = f"{8 * result['gqa_ratio']}/8 heads of {result['head_dim']}"
         lines.setdefault((layer, result["trace"]), {})[result["route"]] = result
-    rows = [_HEAD, ("---",) * len(_HEAD), *(_row(*key, results) for key, results in lines.items())]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n"
+    return markdown(_HEAD, [_row(*key, results) for key, results in lines.items()])
 
 
 def _row(layer: str, trace: str, results: dict[str, Any]) -> tuple[str, ...]:
@@ -53,10 +55,21 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.1f}"
 
 
+TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
+    ("layer", "gpu_attention", table),
+    (policy_tables.CHOICES[0], "attention_policy", policy_tables.choices),
+    (policy_tables.LAYERS[0], "attention_policy", policy_tables.layers),
+    (policy_tables.PROTOCOL[0], "persistent_kv", policy_tables.protocol),
+)
+
+
 def page(text: str) -> str:
-    """The page `text` with the figures of the result file."""
-    report = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return _TABLE.sub(lambda _: table(report), text)
+    """The page `text` with the figures of the result files. A table is known by the first words of its head."""
+    for first, name, make in TABLES:
+        report = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        written = make(report)
+        text = re.sub(rf"\| {first} \|.*?\n\n", lambda _, written=written: written, text, flags=re.DOTALL)
+    return text
 
 
 if __name__ == "__main__":

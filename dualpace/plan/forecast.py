@@ -50,7 +50,7 @@ def forecast(
     for reason in _unmeasured(model, target, policy, routes):
         return Forecast(basis=reason, cells=())
     assert policy is not None  # or nothing would have been measured
-    basis = "parts measured on one H200: cuBLAS of CUDA 13.0, our decode attention, prefill of vLLM 0.22.1"
+    basis = "parts measured on one H200: cuBLAS of CUDA 13.0, decode attention, prefill of vLLM 0.22.1"
     steps = _Steps(model, target, attention, policy)
     return Forecast(basis=basis, cells=tuple(_cell(steps, chunk, floor) for floor in floors))
 

@@ -34,9 +34,9 @@ def test_a_layer_that_was_measured_has_its_own_constants():
 
 
 def test_a_layer_that_was_not_has_those_of_the_next_larger_group_of_heads():
-    policy = plan(shape(12, 128)).policy
-    assert (policy.measured, policy.own) == (False, layer(ratio=16).own)
-    assert policy.source == "scaled from h200 with heads of 128, 16 to a KV head, in bf16"
+    policy = plan(shape(3, 128)).policy
+    assert (policy.measured, policy.own) == (False, layer(ratio=4).own)
+    assert policy.source == "scaled from h200 with heads of 128, 4 to a KV head, in bf16"
 
 
 def test_keys_cost_by_their_bytes_and_the_bandwidth_of_the_target():

@@ -110,7 +110,6 @@ def test_what_bounds_a_step_is_its_largest_part():
         (GEMMA_270M, None, {}, "no kernel was measured on cpu"),
         (LLAMA_8B, "h200", {"target__count": 2}, "what cards exchange was not measured"),
         (LLAMA_8B, "h200", {"model__dtype": "fp32"}, "kernels were measured in bf16, not in fp32"),
-        (LLAMA_8B, "h200", {"attention__route": "flashinfer"}, "the flashinfer route was not measured"),
         (
             LLAMA_8B | {"kv_heads": 1},
             "h200",
@@ -123,3 +122,12 @@ def test_nothing_is_said_where_nothing_was_measured(shape, gpu, fields, why):
     found = plan(shape, gpu, **fields).forecast
     assert found.cells == ()
     assert found.basis == why
+
+
+def test_a_route_whose_kernel_was_not_measured_has_no_forecast():
+    deployment = plan(LLAMA_8B, attention__route="flashinfer")
+    without = deployment.policy.model_copy(update={"flashinfer": None})
+    parts = (deployment.model, deployment.target, deployment.attention, without)
+    found = forecast(*parts, deployment.schedule.prefill_chunk, deployment.floors)
+    assert (found.cells, found.basis) == ((), "the flashinfer route was not measured")
+    assert deployment.forecast.cells

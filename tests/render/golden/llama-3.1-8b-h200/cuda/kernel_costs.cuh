@@ -8,11 +8,11 @@ namespace dp {
 
 // Our own kernel and FlashInfer's. One that was not measured is never the cheaper.
 DP_TABLE constexpr KernelCosts kKernelCosts = {
-    {.start = 5.8757314e-06f,
-     .key = 1.1917763e-10f,
-     .tail_key = 9.657009e-09f,
-     .partial = 3.8293138e-09f,
-     .merge = 5.3732318e-08f},
+    {.start = 5.0182216e-06f,
+     .key = 1.1665338e-10f,
+     .tail_key = 1.0659827e-08f,
+     .partial = 2.9664378e-09f,
+     .merge = 5.1700585e-08f},
     {.start = __builtin_huge_valf()},
 };
 

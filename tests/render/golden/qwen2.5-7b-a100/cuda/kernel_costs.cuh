@@ -8,11 +8,11 @@ namespace dp {
 
 // Our own kernel and FlashInfer's. One that was not measured is never the cheaper.
 DP_TABLE constexpr KernelCosts kKernelCosts = {
-    {.start = 6.8602244e-06f,
-     .key = 2.642619e-10f,
-     .tail_key = 1.0630281e-08f,
-     .partial = 5.338159e-09f,
-     .merge = 7.679013e-08f},
+    {.start = 5.8867063e-06f,
+     .key = 2.5860708e-10f,
+     .tail_key = 1.0803472e-08f,
+     .partial = 5.1696127e-09f,
+     .merge = 8.7707484e-08f},
     {.start = __builtin_huge_valf()},
 };
 
