@@ -25,6 +25,7 @@ from benchmarks.attention_kernels import SHAPES, TRACES, compile_all, layer_plan
 from benchmarks.flashinfer import DECODE_RATIOS, FlashInfer, Kernel
 from benchmarks.machine import gpu_machine
 from dualpace.build.store import Store
+from dualpace.engine.calibrate import graph_seconds
 from dualpace.engine.device import Cubin
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import Route
@@ -73,7 +74,7 @@ class Case:
             for _ in range(LAYERS):
                 kernels.list_tasks(tasks)
 
-        (seconds,) = graph_seconds([list_tasks])
+        (seconds,) = graph_seconds([list_tasks], REPEATS)
         figures = {"list_s": seconds / LAYERS, "tasks": int(tasks[0]) * kernels.slices}
 
         def attend(pool: torch.Tensor, out: torch.Tensor, first: bool) -> None:
@@ -101,7 +102,8 @@ class Case:
 
             return body
 
-        times = graph_seconds([layers(contender, out) for contender, out in zip(contenders, outs, strict=True)])
+        bodies = [layers(contender, out) for contender, out in zip(contenders, outs, strict=True)]
+        times = graph_seconds(bodies, REPEATS)
         for contender, out, seconds in zip(contenders, outs, times, strict=True):
             error = (out.double() - self.reference).norm(dim=-1) / self.reference.norm(dim=-1)
             yield {
@@ -112,27 +114,6 @@ class Case:
                 "worst_relative_error": error.max().item(),
                 **contender.figures,
             }
-
-
-def graph_seconds(bodies: list[Callable[[], None]]) -> list[float]:
-    """Median seconds of a graph replay of each body; they take turns."""
-    graphs = []
-    for body in bodies:
-        body()
-        torch.cuda.synchronize()
-        graphs.append(torch.cuda.CUDAGraph())
-        with torch.cuda.graph(graphs[-1]):
-            body()
-    times: list[list[float]] = [[] for _ in graphs]
-    for _ in range(REPEATS):
-        for graph, seconds in zip(graphs, times, strict=True):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            seconds.append(start.elapsed_time(end) / 1e3)
-    return [statistics.median(seconds[3:]) for seconds in times]
 
 
 def measure(layout: Plan, cubin: Cubin, library: Path, trace: str) -> Iterator[dict[str, Any]]:
