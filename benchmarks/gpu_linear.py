@@ -10,13 +10,16 @@ The floor is the bytes of weights over the read bandwidth of the target.
 
 import argparse
 import json
+import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.gpu_attention import READ_BANDWIDTH, ROTATED_BYTES, graph_seconds, machine
+from benchmarks.gpu_attention import READ_BANDWIDTH, ROTATED_BYTES, graph_seconds
+from benchmarks.machine import gpu_machine
 from dualpace.build.store import Store
 from dualpace.engine.device import Cubin
 from tests.gpu.batch import step_buffers
@@ -58,7 +61,7 @@ def bytes_of(name: str) -> int:
 def weight(name: str) -> torch.Tensor:
     """A random weight whose outputs are about 1."""
     out, width = SHAPES[name]
-    return random(out, width) / width**0.5
+    return random(out, width) / math.sqrt(width)
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -135,14 +138,17 @@ class Step:
         self.launch(*add_norm)
 
 
-def seconds(run: Callable[[Any], object], items: list[Any]) -> float:
-    """Seconds of one `run`, in a graph of one for each of `items`."""
+def seconds(runs: list[Callable[[Any], object]], items: list[Any]) -> list[float]:
+    """Seconds of one of each of `runs`, in a graph of it over `items`; the graphs take turns."""
 
-    def body() -> None:
-        for item in items:
-            run(item)
+    def over_items(run: Callable[[Any], object]) -> Callable[[], None]:
+        def body() -> None:
+            for item in items:
+                run(item)
 
-    return graph_seconds(body) / len(items)
+        return body
+
+    return [found / len(items) for found in graph_seconds([over_items(run) for run in runs])]
 
 
 def measure_products(steps: list[Step]) -> list[dict[str, Any]]:
@@ -152,13 +158,14 @@ def measure_products(steps: list[Step]) -> list[dict[str, Any]]:
         weights = [weight(name) for _ in range(max(2, ROTATED_BYTES // bytes_of(name)))]
         items = weights * (-(-16 // len(weights)) if name != "head" else 2)
         for step in steps:
+            own, cublas = seconds([partial(step.own, name), partial(step.cublas, name)], items)
             figures = {
                 "weight": name,
                 "rows": step.rows,
                 "weight_bytes": bytes_of(name),
                 "floor_s": bytes_of(name) / READ_BANDWIDTH,
-                "own_s": seconds(lambda w, name=name, step=step: step.own(name, w), items),
-                "cublas_s": seconds(lambda w, name=name, step=step: step.cublas(name, w), items),
+                "own_s": own,
+                "cublas_s": cublas,
             }
             results.append(figures)
             print(product_line(figures), flush=True)
@@ -170,11 +177,12 @@ def measure_layers(steps: list[Step]) -> list[dict[str, Any]]:
     layers = [{name: weight(name) for name in OF_A_LAYER} for _ in range(LAYERS)]
     results = []
     for step in steps:
+        own, cublas = seconds([step.own_layer, step.cublas_layer], layers)
         figures = {
             "rows": step.rows,
             "floor_s": sum(map(bytes_of, OF_A_LAYER)) / READ_BANDWIDTH,
-            "own_s": seconds(step.own_layer, layers),
-            "cublas_s": seconds(step.cublas_layer, layers),
+            "own_s": own,
+            "cublas_s": cublas,
         }
         results.append(figures)
         print(layer_line(figures), flush=True)
@@ -208,7 +216,7 @@ def main() -> None:
     cubin = Cubin(compile_sources(LLAMA, Store(arguments.store), *sources))
     steps = [Step(cubin, rows) for rows in ROWS]
     report = {
-        "machine": machine(),
+        "machine": gpu_machine(),
         "read_bytes_per_s": READ_BANDWIDTH,
         "products": measure_products(steps),
         "layers": measure_layers(steps),
