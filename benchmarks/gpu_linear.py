@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_attention import READ_BANDWIDTH, ROTATED_BYTES, graph_seconds
+from benchmarks.gpu_attention import READ_BANDWIDTH, ROTATED_BYTES
 from benchmarks.machine import gpu_machine
 from dualpace.build.store import Store
+from dualpace.engine.calibrate import graph_seconds
 from dualpace.engine.device import Cubin
 from tests.gpu.batch import step_buffers
 from tests.gpu.conftest import compile_sources
