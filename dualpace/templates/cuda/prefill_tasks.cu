@@ -157,8 +157,11 @@ extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
     int cost = begun + cut[share];
     if (cost < total) {
       const int pair = pairs.at(cost), start = pairs.start(pair), end = start + pairs.cost(pair);
-      if (cost < start + kTaskCost + kLeastPiece) cost = start;
-      if (cost > end - kLeastPiece) cost = end;
+      if (cost < start + kTaskCost + kLeastPiece) {
+        cost = start;
+      } else if (cost > end - kLeastPiece) {
+        cost = end;
+      }
     }
     cut[share] = least(cost, total);
   });
