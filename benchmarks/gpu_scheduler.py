@@ -30,10 +30,11 @@ from dualpace.engine.device import Cubin, mapped
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.ring import FrontendRing, SamplingParams
 from dualpace.plan.abi import view
-from dualpace.plan.manifest import CUDA_ENGINE
+from dualpace.plan.manifest import CUDA_ENGINE, HOST_ENGINE, HOST_RING
+from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
 from dualpace.render.sources import render
-from tests.gpu.conftest import Silent, compile_engine, compile_ring, host_twin
+from tests.gpu.conftest import Silent, host_twin
 from tests.plans import example
 from tests.scheduler.engines import Libraries
 
@@ -50,15 +51,10 @@ SPREADS = {"flat": 3.0, "peaked": 1.0}
 ROOT = Path(__file__).parents[1]
 
 
-def compile_cubin(store: Store) -> Path:
-    """The scheduler's kernels and the benchmark's own, for the plan."""
-    sources = render(PLAN) | {"cuda/scheduler_phases.cu": (ROOT / "benchmarks/scheduler_phases.cu").read_text()}
-    wanted = [
-        library
-        for library in libraries(PLAN, [path for path in sources if "scheduler" in path])
-        if library.output == CUDA_ENGINE
-    ]
-    return compile_libraries(wanted, sources, store, Silent())[CUDA_ENGINE]
+def compile_parts(plan: Plan, store: Store, *paths: str) -> dict[str, Path]:
+    """Libraries of `plan` from these of its sources, by output; the benchmark's own kernels are among them."""
+    sources = render(plan) | {"cuda/scheduler_phases.cu": (ROOT / "benchmarks/scheduler_phases.cu").read_text()}
+    return compile_libraries(libraries(plan, paths), sources, store, Silent())
 
 
 class DeviceBench:
@@ -209,7 +205,8 @@ def sample_figures(cubin: Cubin, ring_library: Path, rows: int) -> dict[str, Any
 def host_figures(store: Store) -> dict[str, float]:
     """Median microseconds of a step on the host, by rows."""
     twin = host_twin(PLAN)
-    built = Libraries(compile_engine(twin, store), compile_ring(twin, store))
+    files = compile_parts(twin, store, "host/engine.cpp", "host/ring.cpp")
+    built = Libraries(files[HOST_ENGINE], files[HOST_RING])
     figures = {}
     for rows in ROWS:
         with (
@@ -227,8 +224,8 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=Path("build/store"), help="folder of compiled kernels")
     arguments = parser.parse_args()
     store = Store(arguments.store)
-    cubin = Cubin(compile_cubin(store))
-    ring_library = compile_ring(PLAN, store)
+    files = compile_parts(PLAN, store, "cuda/scheduler.cu", "cuda/scheduler_phases.cu", "host/ring.cpp")
+    cubin, ring_library = Cubin(files[CUDA_ENGINE]), files[HOST_RING]
     report: dict[str, Any] = {"machine": gpu_machine(), "host step_us": host_figures(store)}
     report["step"] = step_figures(cubin, ring_library)
     for label, figures in report["step"].items():

@@ -10,31 +10,32 @@ extern "C" {
 __constant__ int64_t dp_schedule_phases_shared_bytes = sizeof(Seat);
 }
 
-extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
+extern "C" __global__ void __launch_bounds__(kDeskThreads)
     dp_schedule_phases(StateMemory* state, StepBuffers* step, RingMemory* rings, int64_t* cycles) {
   int64_t last = clock64();
   const auto passed = [&](int phase) {
-    __syncthreads();
+    asm volatile("barrier.sync.aligned 1, %0;" ::"n"(CtaTeam::kThreads) : "memory");
     const int64_t now = clock64();
     if (threadIdx.x == 0) cycles[phase] = now - last;
     last = now;
   };
-  at_desk(*state, [&](CtaTeam& team, State& s) {
-    const Sights<CtaTeam> sights = look(team, s, *rings);
+  at_desk(*state, *step, *rings, [&](DeskTeam& team, State& s) {
+    const auto sights = look(team, s, *rings);
     passed(0);
     retire(team, s, *step, *rings);
     passed(1);
     poll(team, s, *step, *rings, sights);
     passed(2);
+    team.beside(0);
     admit(team, s, *step);
     passed(3);
     lay_out(team, s, *step);
     passed(4);
     report(team, s, rings->status);
-    announce(team, s, *rings);
+    team.rejoin();
     passed(5);
   });
-  passed(6);
+  if (threadIdx.x < CtaTeam::kThreads) passed(6);
 }
 
 extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads) dp_nothing() {}

@@ -44,7 +44,7 @@ DP_FN inline bool read_span(State& s, const Ring& memory, const SubmitRecord& re
 }
 
 // The leader's part: sets `incoming`, and the request slot apart from its history.
-DP_RARE inline void take_record(State s, int r, const Ring& memory, uint32_t index) {
+DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t index) {
   RingState& ring = s.rings[r];
   Requests& requests = s.requests;
   Incoming& incoming = s.incoming;
@@ -122,7 +122,7 @@ DP_FN uint64_t copy_biases(Team& team, State& s, const Ring& memory) {
 }
 
 template <class Team>
-DP_RARE void copy_prompt(Team team, State s, const Ring& memory) {
+DP_FN void copy_prompt(Team& team, State& s, const Ring& memory) {
   const int32_t q = s.incoming.request, prompt = s.requests.prompt[q];
   const uint32_t begin = s.incoming.prompt_begin;
   uint64_t faults = copy_biases(team, s, memory);
@@ -158,7 +158,7 @@ DP_RARE void copy_prompt(Team team, State s, const Ring& memory) {
 }
 
 template <class Team>
-DP_FN void accept(Team& team, State& s, RingMemory& m) {
+DP_RARE void accept(Team team, State s, RingMemory& m) {
   for (int i = 0; i < cfg::kRings; ++i) {
     const int r = (s.ring_turn + i) % cfg::kRings;
     RingState& ring = s.rings[r];

@@ -34,7 +34,6 @@ DP_FN void pause_rows(Team& team, State& s, int lane) {
     });
   }
   if (team.leader() && s.short_lane == lane) s.short_lane = kNone;
-  team.sync();
 }
 
 // How far the running rows' demand exceeds the pages of a group that no row holds; negative if it does not.
@@ -136,6 +135,7 @@ DP_FN inline void give_row(State& s, int32_t q) {
   s.rows.request[slot] = q;
   s.rows.paused[slot] = false;
   s.rows.indexed[slot] = 0;
+  s.rows.token[slot] = history_token(s, q, requests.length[q] - 1);
   for (int g = 0; g < cfg::kGroups; ++g) s.rows.first[g][slot] = s.rows.end[g][slot] = 0;
   s.rows.running[s.rows.running_count++] = slot;
   RingState& ring = s.rings[requests.ring[q]];

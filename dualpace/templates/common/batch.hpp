@@ -12,6 +12,7 @@ static_assert(cfg::kMaxStepTokens >= cfg::kMaxBatch, "a step takes a token of ev
 
 struct Batch {
   int32_t decode_rows, rows, tokens, samples, scored;
+  ChosenCounts counts;
 
   DP_FN bool mixed() const { return rows > decode_rows; }
 
@@ -26,6 +27,12 @@ struct Batch {
   }
 };
 
+// Whether the next token of the row at a position in Rows::running is the first of a page.
+DP_FN inline bool begins_page(const State& s, int group, int i) {
+  const int32_t slot = s.rows.running[i];
+  return pages_for(s.requests.computed[s.rows.request[slot]] + 1) > s.rows.end[group][slot];
+}
+
 // Work::chunk, ::row, ::start, ::sample and ::score by position in Rows::running: tokens of each row, its batch row,
 // its first token, its sample of those that a token is drawn from, and the first of those of prompts.
 template <class Team>
@@ -36,51 +43,64 @@ DP_FN Batch choose(Team& team, State& s, int lane) {
     const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
     return s.rows.paused[slot] || lane_of_row(s, slot) != lane ? 0 : s.requests.length[q] - s.requests.computed[q];
   };
-  // Decode rows, and tokens that the others would take.
+  const auto count = [&](int i) {
+    const bool decodes = pending(i) == 1;
+    ChosenCounts& counts = w.chosen[i];
+    counts.of[kDecodeRows] = decodes ? 1 : 0;
+    counts.of[kPrefillTokens] = decodes ? 0 : w.chunk[i];
+    for (int g = 0; g < cfg::kGroups; ++g) counts.of[kBegunPages + g] = decodes && begins_page(s, g, i) ? 1 : 0;
+  };
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    const auto& free = s.pages.free[g];
+    prefetch(free.item[most(0, free.count - 1 - team.index())]);
+  }
   team.each(n, [&](int i) {
-    const int32_t all = pending(i);
-    w.chunk[i] = least(all, kChunk);
-    w.chosen[i] = {{all == 1 ? 1 : 0, all > 1 ? w.chunk[i] : 0}};
+    w.chunk[i] = least(pending(i), kChunk);
+    count(i);
   });
-  Counts<2> total = team.scan(w.chosen, n);
-  const bool scores = total.of[1] > 0 && ration_scores(team, s, lane);
+  ChosenCounts total = team.scan(w.chosen, n);
+  const bool scores = total.of[kPrefillTokens] > 0 && ration_scores(team, s, lane);
   if (scores) {
-    team.each(n, [&](int i) {
-      const bool decodes = pending(i) == 1;
-      w.chosen[i] = {{decodes ? 1 : 0, decodes ? 0 : w.chunk[i]}};
-    });
+    team.each(n, count);
     total = team.scan(w.chosen, n);
   }
-  const int32_t decode_rows = total.of[0], wanted = total.of[1];
+  const int32_t decode_rows = total.of[kDecodeRows], wanted = total.of[kPrefillTokens];
   const int32_t budget = least(cfg::kPrefillChunk, cfg::kMaxStepTokens - decode_rows);
-  // Of the others, those that run, and those of them that end their prefill.
   team.each(n, [&](int i) {
-    const int32_t all = pending(i), decode = w.chosen[i].of[0], first = w.chosen[i].of[1];
+    const int32_t all = pending(i), decode = w.chosen[i].of[kDecodeRows], first = w.chosen[i].of[kPrefillTokens];
     w.row[i] = w.sample[i] = decode;
     w.start[i] = all == 1 ? decode : decode_rows + first;
     if (all > 1) w.chunk[i] = most(0, least(w.chunk[i], budget - first));
-    w.chosen[i] = {{all > 1 && w.chunk[i] > 0 ? 1 : 0, all > 1 && w.chunk[i] == all ? 1 : 0}};
   });
-  if (wanted == 0) return {decode_rows, decode_rows, decode_rows, decode_rows, 0};
-  const Counts<2> prefill = team.scan(w.chosen, n);
+  if (wanted == 0) return {decode_rows, decode_rows, decode_rows, decode_rows, 0, total};
+  // Of the others, those that run, and those of them that end their prefill.
+  Counts<2>* others = w.prefilled;
+  team.each(n, [&](int i) {
+    const int32_t all = pending(i);
+    others[i] = {{all > 1 && w.chunk[i] > 0 ? 1 : 0, all > 1 && w.chunk[i] == all ? 1 : 0}};
+  });
+  const Counts<2> prefill = team.scan(others, n);
   const int32_t scored = scores ? count_scores(team, s) : 0;
   team.each(n, [&](int i) {
     if (pending(i) == 1) return;
-    w.row[i] = decode_rows + w.chosen[i].of[0];
-    w.sample[i] = decode_rows + w.chosen[i].of[1];
+    w.row[i] = decode_rows + others[i].of[0];
+    w.sample[i] = decode_rows + others[i].of[1];
   });
-  return {decode_rows, decode_rows + prefill.of[0], decode_rows + least(wanted, budget),
-          scored + decode_rows + prefill.of[1], scored};
+  return {decode_rows,
+          decode_rows + prefill.of[0],
+          decode_rows + least(wanted, budget),
+          scored + decode_rows + prefill.of[1],
+          scored,
+          total};
 }
 
-DP_FN inline void fill_token(State& s, StepBuffers& b, int t, int r, int32_t slot, int32_t q, int32_t position) {
-  b.token[t] = history_token(s, q, position);
+// `page_of(g)` is where the position's page is.
+template <class PageOf>
+DP_FN void fill_token(StepBuffers& b, int t, int r, int32_t position, int32_t token, PageOf page_of) {
+  b.token[t] = token;
   b.position[t] = position;
   b.token_row[t] = r;
-  for (int g = 0; g < cfg::kGroups; ++g) {
-    const int32_t page = b.table[g][slot][position / cfg::kPageSize];
-    b.slot[g][t] = page * cfg::kPageSize + position % cfg::kPageSize;
-  }
+  for (int g = 0; g < cfg::kGroups; ++g) b.slot[g][t] = page_of(g) * cfg::kPageSize + position % cfg::kPageSize;
 }
 
 // The samples that come first: those of prompts whose next token is given.
@@ -111,7 +131,8 @@ DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
       b.sample_index[sample] = start + chunk - 1;
       b.sample_slot[sample] = slot;
     }
-    if (r < batch.decode_rows) fill_token(s, b, r, r, slot, q, computed);
+    if (r >= batch.decode_rows) return;
+    fill_token(b, r, r, computed, s.rows.token[slot], [&](int g) { return s.rows.page[g][slot]; });
   });
   if (batch.scored > 0) fill_scores(team, s, b, batch);
   if (batch.rows > batch.decode_rows) {
@@ -121,7 +142,9 @@ DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
       const int t = batch.decode_rows + i;
       const int r = batch.decode_rows + list_of(b.query_begin + batch.decode_rows, prefill, t);
       const int32_t slot = b.row_slot[r], q = s.rows.request[slot];
-      fill_token(s, b, t, r, slot, q, s.requests.computed[q] + t - b.query_begin[r]);
+      const int32_t position = s.requests.computed[q] + t - b.query_begin[r];
+      fill_token(b, t, r, position, history_token(s, q, position),
+                 [&](int g) { return b.table[g][slot][position / cfg::kPageSize]; });
     });
   }
   if (team.leader()) {
@@ -144,12 +167,20 @@ DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
 template <class Team>
 DP_FN void lay_out(Team& team, State& s, StepBuffers& b) {
   const Batch batch = choose(team, s, lane_of(b));
+  const int n = s.rows.running_count;
   for (int g = 0; g < cfg::kGroups; ++g) {
-    take_pages(team, s, b, g, s.rows.running, s.rows.running_count, [&](int i) {
-      const int32_t slot = s.rows.running[i], chunk = s.work.chunk[i];
-      if (chunk == 0) return 0;
-      return pages_for(s.requests.computed[s.rows.request[slot]] + chunk) - s.rows.end[g][slot];
-    });
+    if (batch.mixed()) {
+      take_pages(team, s, b, g, s.rows.running, n, [&](int i) {
+        const int32_t slot = s.rows.running[i], chunk = s.work.chunk[i];
+        if (chunk == 0) return 0;
+        return pages_for(s.requests.computed[s.rows.request[slot]] + chunk) - s.rows.end[g][slot];
+      });
+    } else {
+      take_page_each(team, s, b, g, s.rows.running, n, batch.counts.of[kBegunPages + g], [&](int i) {
+        const bool begins = s.work.chunk[i] == 1 && begins_page(s, g, i);
+        return begins ? s.work.chosen[i].of[kBegunPages + g] : kNone;
+      });
+    }
   }
   fill(team, s, b, batch);
   const int scored = kLaneCount > 1 && team.leader() ? batch.scored : 0;

@@ -58,13 +58,18 @@ DP_FN inline int row_demand(const State& s, int group, int32_t slot) {
 // Pages that no row holds.
 DP_FN inline int32_t available(const State& s, int group) { return s.pages.free[group].count + s.pages.idle[group]; }
 
-// The leader's, as the two below.
-DP_FN inline void free_page(State& s, int group, int32_t page) {
+// What a page is when it begins another life.
+DP_FN inline void reset_page(const State& s, int group, int32_t page) {
   auto& state = s.pages.state[group];
   state.residency[page] = Residency::kFree;
   state.holders[page] = 0;
   state.prefix[page] = kNone;
   ++state.generation[page];
+}
+
+// The leader's, as the one below.
+DP_FN inline void free_page(State& s, int group, int32_t page) {
+  reset_page(s, group, page);
   auto& free = s.pages.free[group];
   free.item[free.count++] = page;
 }
@@ -75,20 +80,66 @@ DP_FN inline void free_idle_page(State& s, int group, int32_t page) {
   free_page(s, group, page);
 }
 
-// An idle page leaves the prefix index and is free. One of the anchor group takes its entry with it; the other groups'
-// pages there are idle too, because who holds one of them holds it.
-DP_FN inline void forget_page(State& s, int group, int32_t page) {
+DP_FN inline int32_t* bucket_of(const State& s, uint64_t key) { return &s.prefixes.bucket[key % Prefixes::kBuckets]; }
+
+// Takes an entry out of its bucket, which nobody else looks at meanwhile.
+DP_FN inline void unlink_entry(const State& s, int32_t entry) {
   Prefixes& prefixes = s.prefixes;
-  const int32_t entry = s.pages.state[group].prefix[page];
-  if (cfg::kGroups > 1 && group != kAnchor) {  // a lone group is the anchor: g++ -O3 warns unless told
-    prefixes.page[group][entry] = kNone;
-    return free_idle_page(s, group, page);
-  }
-  int32_t* link = &prefixes.bucket[prefixes.key[entry] % Prefixes::kBuckets];
+  int32_t* link = bucket_of(s, prefixes.key[entry]);
   while (*link != entry) link = &prefixes.next[*link];
   *link = prefixes.next[entry];
+}
+
+// The leader's. An entry leaves the prefix index, and its pages, which are all idle, are free.
+DP_FN inline void forget_entry(State& s, int32_t entry) {
+  unlink_entry(s, entry);
   for (int g = 0; g < cfg::kGroups; ++g) {
-    if (prefixes.page[g][entry] != kNone) free_idle_page(s, g, prefixes.page[g][entry]);
+    if (s.prefixes.page[g][entry] != kNone) free_idle_page(s, g, s.prefixes.page[g][entry]);
+  }
+}
+
+// The pages of `group` that `page_of` gives for k < n, all idle, leave the prefix index and are free. Those of the
+// anchor group take their entries with them; the other groups' pages there are idle too, because who holds one of them
+// holds the anchor's.
+template <class Team, class PageOf>
+DP_FN void forget_pages(Team& team, State& s, int group, int n, PageOf page_of) {
+  const bool entries = cfg::kGroups == 1 || group == kAnchor;
+  int32_t* list = s.work.sweep;
+  if (entries) {
+    team.each(n, [&](int k) { list[k] = static_cast<int32_t>(s.prefixes.key[page_of(k)] % Prefixes::kBuckets); });
+    team.sync();
+    // The first of those that share a bucket sees to all of them.
+    team.each(n, [&](int k) {
+      for (int other = 0; other < k; ++other) {
+        if (list[other] == list[k]) return;
+      }
+      for (int other = k; other < n; ++other) {
+        if (list[other] == list[k]) unlink_entry(s, page_of(other));
+      }
+    });
+    team.sync();
+  }
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    if (!entries && g != group) continue;
+    auto& free = s.pages.free[g];
+    const auto page_there = [&](int k) -> int32_t& {
+      return s.prefixes.page[g][entries ? page_of(k) : s.pages.state[g].prefix[page_of(k)]];
+    };
+    team.each(n, [&](int k) { list[k] = page_there(k) != kNone ? 1 : 0; });
+    const int32_t freed = team.scan(list, n);
+    team.each(n, [&](int k) {
+      int32_t& there = page_there(k);
+      if (there == kNone) return;
+      free.item[free.count + list[k]] = there;
+      reset_page(s, g, there);
+      if (!entries) there = kNone;
+    });
+    team.sync();
+    if (team.leader()) {
+      free.count += freed;
+      s.pages.idle[g] -= freed;
+      s.counters.evicted += static_cast<uint64_t>(freed);
+    }
   }
 }
 
@@ -113,10 +164,8 @@ DP_RARE void evict(Team team, State s, int group, int wanted) {
     const int passed = taken == wanted ? w.victim[taken - 1] + 1 : window;
     team.each(passed, [&](int i) { state.recent[at(i)] = false; });
     team.sync();
-    if (team.leader()) {
-      for (int k = 0; k < taken; ++k) forget_page(s, group, at(w.victim[k]));
-      s.pages.hand[group] = at(passed);
-    }
+    forget_pages(team, s, group, taken, [&](int k) { return at(w.victim[k]); });
+    if (team.leader()) s.pages.hand[group] = at(passed);
     wanted -= taken;
     team.sync();
   }
@@ -176,6 +225,29 @@ DP_FN void drop_pages(Team& team, State& s, StepBuffers& b, int group, const int
   team.sync();
 }
 
+// Gives each row slots[k] for which nth(k) is not kNone one more page of `group`, the nth(k)-th of `total`. The caller
+// knows that there are as many, free or idle.
+template <class Team, class Nth>
+DP_FN void take_page_each(Team& team, State& s, StepBuffers& b, int group, const int32_t* slots, int n, int total,
+                          Nth nth) {
+  if (total == 0) return;
+  auto& free = s.pages.free[group];
+  auto& state = s.pages.state[group];
+  if (total > free.count) evict(team, s, group, total - free.count);
+  const int32_t top = free.count - 1;
+  team.each(n, [&](int k) {
+    const int32_t place = nth(k);
+    if (place == kNone) return;
+    const int32_t slot = slots[k], page = free.item[top - place];
+    b.table[group][slot][s.rows.end[group][slot]++] = page;
+    s.rows.page[group][slot] = page;
+    state.residency[page] = Residency::kFilling;
+    state.holders[page] = 1;
+  });
+  team.sync();
+  if (team.leader()) free.count -= total;
+}
+
 // Gives each row slots[k] `wanted(k)` more pages of `group`. The caller knows that there are as many, free or idle.
 template <class Team, class Wanted>
 DP_FN void take_pages(Team& team, State& s, StepBuffers& b, int group, const int32_t* slots, int n, Wanted wanted) {
@@ -186,7 +258,7 @@ DP_FN void take_pages(Team& team, State& s, StepBuffers& b, int group, const int
   team.each(n, [&](int k) { offset[k] = wanted(k); });
   const int32_t total = team.scan(offset, n);
   if (total == 0) return;
-  evict(team, s, group, total - free.count);
+  if (total > free.count) evict(team, s, group, total - free.count);
   team.each(total, [&](int i) {
     const int k = list_of(offset, n, i);
     const int32_t page = free.item[free.count - 1 - i];
@@ -195,7 +267,11 @@ DP_FN void take_pages(Team& team, State& s, StepBuffers& b, int group, const int
     state.holders[page] = 1;
   });
   team.sync();
-  team.each(n, [&](int k) { end[slots[k]] += (k + 1 < n ? offset[k + 1] : total) - offset[k]; });
+  team.each(n, [&](int k) {
+    const int32_t slot = slots[k], taken = (k + 1 < n ? offset[k + 1] : total) - offset[k];
+    end[slot] += taken;
+    if (taken > 0) s.rows.page[group][slot] = b.table[group][slot][end[slot] - 1];
+  });
   if (team.leader()) free.count -= total;
   team.sync();
 }

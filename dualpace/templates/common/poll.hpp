@@ -9,60 +9,65 @@
 
 namespace dp {
 
-// The words of the rings that this member looks at. They are loaded as early as in a step nothing depends on them: from
-// host memory a word takes the device a microsecond.
+// The words of the rings that this member looks at, loaded as early in a step as they can be: from host memory a word
+// takes the device a microsecond, which it spends elsewhere as long as nothing is done with the word.
 template <class Team>
 struct Sights {
-  uint64_t word[Team::share(kSights * cfg::kRings)];
+  static constexpr int kEach = Team::share(2 * cfg::kRings);
+  uint32_t count[kEach];
+  uint64_t flag[kEach];
 };
 
-// Of a ring whose epoch is what it was.
-DP_FN inline uint64_t look(const RingState& ring, const Ring& memory, int sight) {
-  switch (sight) {
-    case kSeenEpoch:
-      return peek(memory.control.epoch);
-    case kSeenTokenRead:
-      return peek(memory.control.token_read);
-    case kSeenSubmit:
-      return peek(memory.submits[ring.submit_read % cfg::kRequestSlots].flag);
-    default:
-      return peek(memory.aborts[ring.abort_read % cfg::kRequestSlots].flag);
+// f(k, r, first) for this member's k-th pair of words, which are of ring r: the epoch and the flag of the next submit,
+// or else the reader's count and the flag of the next abort.
+template <class Team, class F>
+DP_FN void each_sight(Team& team, F f) {
+  for (int k = 0; k < Sights<Team>::kEach; ++k) {
+    const int i = team.index() + k * team.count();
+    if (i < 2 * cfg::kRings) f(k, i / 2, i % 2 == 0);
   }
 }
 
+// What is looked at of a ring whose epoch is what it was.
 template <class Team>
 DP_FN Sights<Team> look(Team& team, const State& s, const RingMemory& m) {
   Sights<Team> sights;
-  int k = 0;
-  for (int i = team.index(); i < kSights * cfg::kRings; i += team.count()) {
-    sights.word[k++] = look(s.rings[i / kSights], m.rings[i / kSights], i % kSights);
-  }
+  each_sight(team, [&](int k, int r, bool first) {
+    const RingState& ring = s.rings[r];
+    const Ring& memory = m.rings[r];
+    sights.count[k] = peek(first ? memory.control.epoch : memory.control.token_read);
+    sights.flag[k] = peek(first ? memory.submits[ring.submit_read % cfg::kRequestSlots].flag
+                                : memory.aborts[ring.abort_read % cfg::kRequestSlots].flag);
+  });
   return sights;
 }
 
-// A new epoch starts all counts at 0. The room that other lanes' rows have been promised is taken.
+// A new epoch starts all counts at 0.
+DP_RARE inline void turn(State s, int r, uint32_t epoch) {
+  RingState& ring = s.rings[r];
+  ring.epoch = epoch;
+  ring.submit_read = ring.abort_read = ring.token_written = 0;
+  ring.announced = 0;
+  for (int l = 0; l < kLaneCount; ++l) ring.promised[l] = ring.scores[l] = 0;
+  for (Finish& cancelled : s.cancelled[r]) cancelled = Finish::kNone;
+}
+
+// The room that other lanes' rows have been promised is taken.
 DP_FN inline void take_sights(const State& s, int r, const Ring& memory, int lane) {
   RingState& ring = s.rings[r];
-  const uint64_t* seen = s.work.seen[r];
-  const auto epoch = static_cast<uint32_t>(seen[kSeenEpoch]);
+  const uint32_t epoch = s.work.epoch[r];
   ring.turned = epoch != ring.epoch;
   ring.blocked = false;
-  if (ring.turned) {
-    ring.epoch = epoch;
-    ring.submit_read = ring.abort_read = ring.token_written = 0;
-    ring.announced = 0;
-    for (int l = 0; l < kLaneCount; ++l) ring.promised[l] = ring.scores[l] = 0;
-    for (Finish& cancelled : s.cancelled[r]) cancelled = Finish::kNone;
-  }
+  if (ring.turned) turn(s, r, epoch);
   ring.promised[lane] = ring.scores[lane] = 0;
-  ring.token_read = ring.turned ? observe(memory.control.token_read) : static_cast<uint32_t>(seen[kSeenTokenRead]);
+  ring.token_read = ring.turned ? observe(memory.control.token_read) : s.work.token_read[r];
   ring.room = cfg::kTokenSlots - least(ring.token_written - ring.token_read, cfg::kTokenSlots);
   for (int l = 0; l < kLaneCount; ++l) ring.room -= least(ring.room, ring.promised[l] + ring.scores[l]);
   const auto there = [&](const auto& records, uint32_t read, uint64_t flag) {
     return ring.turned || flag == record_flag(epoch, read) ? visible(records, epoch, read) : 0;
   };
-  ring.submits = there(memory.submits, ring.submit_read, seen[kSeenSubmit]);
-  ring.aborts = there(memory.aborts, ring.abort_read, seen[kSeenAbort]);
+  ring.submits = there(memory.submits, ring.submit_read, s.work.submit_flag[r]);
+  ring.aborts = there(memory.aborts, ring.abort_read, s.work.abort_flag[r]);
   if (ring.ended.head != kNone) settle();  // its last record goes where the reader has just been
 }
 
@@ -77,7 +82,7 @@ DP_FN inline Finish reason_of(const AbortRecord& record) {
 // Of several records for one request the first counts. Each member reads a record once; where a broken frontend changes
 // it meanwhile, they may read different ones, which name requests of its ring alone.
 template <class Team>
-DP_RARE void mark(Team team, State s, int r, const Ring& memory) {
+DP_FN void mark(Team& team, State& s, int r, const Ring& memory) {
   RingState& ring = s.rings[r];
   Requests& requests = s.requests;
   if (ring.turned) {
@@ -105,7 +110,7 @@ DP_RARE void mark(Team team, State s, int r, const Ring& memory) {
 // Ends what was marked, but for rows of other lanes: its pages and its history are free at once, its last record may
 // have to wait.
 template <class Team>
-DP_RARE void end_marked(Team team, State s, StepBuffers& b) {
+DP_FN void end_marked(Team& team, State& s, StepBuffers& b) {
   Requests& requests = s.requests;
   const int lane = lane_of(b);
   int32_t *list = s.work.request, *place = s.work.offset;
@@ -137,45 +142,62 @@ DP_RARE void end_marked(Team team, State s, StepBuffers& b) {
   });
 }
 
+// Acts on new epochs and abort records, and on those that a step of another lane has seen.
 template <class Team>
-DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m, const Sights<Team>& sights) {
-  const int lane = lane_of(b);
-  int k = 0;
-  for (int i = team.index(); i < kSights * cfg::kRings; i += team.count()) {
-    s.work.seen[i / kSights][i % kSights] = sights.word[k++];
+DP_RARE void heed(Team team, State s, StepBuffers& b, RingMemory& m) {
+  for (int r = 0; r < cfg::kRings; ++r) {
+    if (s.rings[r].turned || s.rings[r].aborts > 0) mark(team, s, r, m.rings[r]);
   }
+  end_marked(team, s, b);
+  team.sync();
+  if (!team.leader()) return;
+  for (int r = 0; r < cfg::kRings; ++r) {
+    RingState& ring = s.rings[r];
+    RingControl& control = m.rings[r].control;
+    s.counters.epochs += ring.turned ? 1 : 0;
+    for (bool& left : ring.marked) left = left || ring.turned || ring.aborts > 0;
+    ring.marked[lane_of(b)] = false;
+    ring.abort_read += ring.aborts;
+    if (ring.turned || ring.aborts > 0) publish(control.abort_read, ring.abort_read);
+    if (ring.turned) {
+      publish(control.submit_read, ring.submit_read);
+      publish(control.seen_epoch, ring.epoch);
+    }
+  }
+}
+
+template <class Team>
+DP_FN void keep_sights(Team& team, const State& s, const Sights<Team>& sights) {
+  each_sight(team, [&](int k, int r, bool first) {
+    (first ? s.work.epoch : s.work.token_read)[r] = sights.count[k];
+    (first ? s.work.submit_flag : s.work.abort_flag)[r] = sights.flag[k];
+  });
+}
+
+template <class Team, class Seen>
+DP_FN void poll(Team& team, State& s, StepBuffers& b, RingMemory& m, const Seen& sights) {
+  const int lane = lane_of(b);
+  keep_sights(team, s, sights);
   team.sync();
   team.each(cfg::kRings, [&](int r) { take_sights(s, r, m.rings[r], lane); });
   team.sync();
-  bool marked = false;
-  for (int r = 0; r < cfg::kRings; ++r) {
-    const bool anew = s.rings[r].turned || s.rings[r].aborts > 0;
-    if (anew) mark(team, s, r, m.rings[r]);
-    marked = marked || anew || s.rings[r].marked[lane];
+  bool heeded = false, submitted = false, ended = false;
+  for (const RingState& ring : s.rings) {
+    heeded |= ring.turned || ring.aborts > 0 || ring.marked[lane];
+    submitted |= ring.submits > 0;
+    ended |= ring.ended.head != kNone;
   }
-  if (marked) end_marked(team, s, b);
-  team.sync();
-  if (team.leader()) {
-    bool ended = false;
-    for (int r = 0; r < cfg::kRings; ++r) {
-      RingState& ring = s.rings[r];
-      RingControl& control = m.rings[r].control;
-      s.counters.epochs += ring.turned ? 1 : 0;
-      ended = ended || ring.ended.head != kNone;
-      for (bool& left : ring.marked) left = left || ring.turned || ring.aborts > 0;
-      ring.marked[lane] = false;
-      ring.abort_read += ring.aborts;
-      if (ring.turned || ring.aborts > 0) publish(control.abort_read, ring.abort_read);
-      if (ring.turned) {
-        publish(control.submit_read, ring.submit_read);
-        publish(control.seen_epoch, ring.epoch);
-      }
-    }
-    if (ended) report_ends(s, m);  // before others look for request slots
+  if (heeded) heed(team, s, b, m);
+  if (heeded || ended) {
+    team.sync();
+    if (team.leader()) report_ends(s, m);  // before others look for request slots
+    team.sync();
   }
-  accept(team, s, m);
-  if (team.leader()) report_ends(s, m);
-  team.sync();
+  if (submitted) {
+    accept(team, s, m);
+    if (team.leader()) report_ends(s, m);  // of what was refused
+    team.sync();
+  }
 }
 
 // Whether a step would find something in the rings that the last one did not.

@@ -33,8 +33,9 @@ DP_FN inline T observe(const T& word) {
   return SharedWord<T>(const_cast<T&>(word)).load(order::memory_order_acquire);
 }
 
-// The same of many words at a time: what they say is to be relied on only after `settle`, by whoever called it or has
-// met it at a barrier since. On the device an acquiring load would be waited for, and empty the L1 cache.
+// Observing and publishing many words at a time, with one fence for all: what was peeked at is to be relied on, and
+// what is posted may be stored, only after `settle` by the same thread. A fence, which the device makes of each
+// acquiring load and of each releasing store, takes it half a microsecond, and empties the L1 cache.
 template <class T>
 DP_FN inline T peek(const T& word) {
 #ifdef __CUDA_ARCH__
@@ -46,7 +47,16 @@ DP_FN inline T peek(const T& word) {
 
 DP_FN inline void settle() {
 #ifdef __CUDA_ARCH__
-  cuda::atomic_thread_fence(order::memory_order_acquire, cuda::thread_scope_system);
+  cuda::atomic_thread_fence(order::memory_order_acq_rel, cuda::thread_scope_system);
+#endif
+}
+
+template <class T>
+DP_FN inline void post(T& word, T value) {
+#ifdef __CUDA_ARCH__
+  SharedWord<T>(word).store(value, order::memory_order_relaxed);
+#else
+  SharedWord<T>(word).store(value, order::memory_order_release);
 #endif
 }
 
@@ -77,6 +87,14 @@ DP_FN inline void replace(T& word, T expected, T value) {
 template <class T>
 DP_FN inline T add(T& word, T more) {
   return SharedWord<T>(word).fetch_add(more, order::memory_order_relaxed);
+}
+
+// Begins to load what is soon needed, where a load would be waited for.
+template <class T>
+DP_FN inline void prefetch([[maybe_unused]] const T& word) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(&word));
+#endif
 }
 
 template <class T>

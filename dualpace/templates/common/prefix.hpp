@@ -11,7 +11,7 @@
 namespace dp {
 
 DP_FN inline int32_t find_prefix(const State& s, uint64_t key) {
-  int32_t entry = s.prefixes.bucket[key % Prefixes::kBuckets];
+  int32_t entry = *bucket_of(s, key);
   while (entry != kNone && s.prefixes.key[entry] != key) entry = s.prefixes.next[entry];
   return entry;
 }
@@ -27,6 +27,19 @@ DP_FN inline bool same_tokens(State& s, int32_t entry, int32_t q, int page) {
     if (s.prefixes.token[entry][i] != history[i]) return false;
   }
   return true;
+}
+
+// Reads the tokens of a page, many at a time: f(i, token) in their order.
+template <class F>
+DP_FN void each_token(const State& s, int32_t q, int page, F f) {
+  constexpr int kAhead = least(cfg::kPageSize, 16);
+  static_assert(cfg::kPageSize % kAhead == 0);
+  const int32_t* history = &history_token(s, q, page * cfg::kPageSize);
+  for (int first = 0; first < cfg::kPageSize; first += kAhead) {
+    int32_t tokens[kAhead];
+    for (int i = 0; i < kAhead; ++i) tokens[i] = history[first + i];
+    for (int i = 0; i < kAhead; ++i) f(first + i, tokens[i]);
+  }
 }
 
 // The leader's. The row's page of each group becomes the one of an entry: its own if the group had none there.
@@ -58,7 +71,7 @@ DP_RARE inline void index_page(State s, StepBuffers& b, int32_t slot, int32_t q,
   int32_t entry = find_prefix(s, key);
   if (entry != kNone && !(follows(s, entry, parent) && same_tokens(s, entry, q, page))) {
     if (s.pages.state[kAnchor].holders[entry] > 0) return;
-    forget_page(s, kAnchor, entry);
+    forget_entry(s, entry);
     entry = kNone;
   }
   if (entry == kNone) {
@@ -66,11 +79,10 @@ DP_RARE inline void index_page(State s, StepBuffers& b, int32_t slot, int32_t q,
     prefixes.key[entry] = key;
     prefixes.parent[entry] = parent;
     prefixes.parent_generation[entry] = parent == kNone ? 0 : s.pages.state[kAnchor].generation[parent];
-    int32_t& first = prefixes.bucket[key % Prefixes::kBuckets];
+    int32_t& first = *bucket_of(s, key);
     prefixes.next[entry] = first;
     first = entry;
-    const int32_t* history = &history_token(s, q, page * cfg::kPageSize);
-    for (int i = 0; i < cfg::kPageSize; ++i) prefixes.token[entry][i] = history[i];
+    each_token(s, q, page, [&](int i, int32_t token) { prefixes.token[entry][i] = token; });
     for (int g = 0; g < cfg::kGroups; ++g) prefixes.page[g][entry] = kNone;
   }
   join_prefix(s, b, slot, page, entry);
@@ -82,30 +94,25 @@ DP_FN inline int sealed_before(const StepBuffers& b, int r) { return b.position[
 DP_FN inline int sealed_after(const StepBuffers& b, int r) { return b.context[r] / cfg::kPageSize; }
 
 // The key of a page that its request's tokens go on to.
-DP_FN inline uint64_t next_key(State& s, int32_t q, int page) {
-  int32_t tokens[cfg::kPageSize];
-  const int32_t* history = &history_token(s, q, page * cfg::kPageSize);
-  for (int i = 0; i < cfg::kPageSize; ++i) tokens[i] = history[i];
+DP_FN inline uint64_t next_key(const State& s, int32_t q, int page) {
   uint64_t key = page == 0 ? kEmptyPrefix : history_key(s, q, page - 1);
-  for (int i = 0; i < cfg::kPageSize; ++i) key = extend_prefix(key, tokens[i]);
+  each_token(s, q, page, [&](int, int32_t token) { key = extend_prefix(key, token); });
   return key;
 }
 
 // A page that nothing in the index and nothing else of this step competes with gets an entry.
-DP_FN inline void add_entry(State& s, const StepBuffers& b, int32_t slot, int32_t q, int page) {
+DP_FN inline void add_entry(State& s, const StepBuffers& b, int32_t slot, int page, uint64_t key) {
   Prefixes& prefixes = s.prefixes;
   const int32_t entry = b.table[kAnchor][slot][page], parent = page == 0 ? kNone : b.table[kAnchor][slot][page - 1];
-  const uint64_t key = history_key(s, q, page);
-  int32_t tokens[cfg::kPageSize];
-  const int32_t* history = &history_token(s, q, page * cfg::kPageSize);
-  for (int i = 0; i < cfg::kPageSize; ++i) tokens[i] = history[i];
-  int32_t& first = prefixes.bucket[key % Prefixes::kBuckets];
-  prefixes.key[entry] = key;
-  prefixes.parent[entry] = parent;
-  prefixes.parent_generation[entry] = parent == kNone ? 0 : s.pages.state[kAnchor].generation[parent];
-  prefixes.next[entry] = first;
+  int32_t& first = *bucket_of(s, key);
+  const int32_t next = first;
+  const uint32_t generation = parent == kNone ? 0 : s.pages.state[kAnchor].generation[parent];
   first = entry;
-  for (int i = 0; i < cfg::kPageSize; ++i) prefixes.token[entry][i] = tokens[i];
+  prefixes.key[entry] = key;
+  prefixes.next[entry] = next;
+  prefixes.parent[entry] = parent;
+  prefixes.parent_generation[entry] = generation;
+  each_token(s, s.rows.request[slot], page, [&](int i, int32_t token) { prefixes.token[entry][i] = token; });
   for (int g = 0; g < cfg::kGroups; ++g) {
     const int32_t own = b.table[g][slot][page];
     prefixes.page[g][entry] = own;
@@ -120,57 +127,68 @@ template <class Team>
 DP_FN void seal(Team& team, State& s, StepBuffers& b, int total) {
   Requests& requests = s.requests;
   Work& w = s.work;
-  const int rows = static_cast<int>(b.rows);
-  team.each(rows, [&](int r) {
+  const auto contest = [&](int32_t slot) {
+    if (glance(w.indexing[slot]) != kKeptApart) show<int32_t>(w.indexing[slot], kContested);
+  };
+  team.each(static_cast<int>(b.rows), [&](int r) {
     const int before = sealed_before(b, r), after = sealed_after(b, r), slot = b.row_slot[r];
     if (before == after) return;
-    const int32_t q = s.rows.request[slot];
-    if (cfg::kPrefixReuse) {
-      for (int page = requests.keyed[q]; page < after; ++page) history_key(s, q, page) = next_key(s, q, page);
-      requests.keyed[q] = most(requests.keyed[q], after);
-    }
+    const int32_t q = s.rows.request[slot], keyed = requests.keyed[q];
+    const int32_t parent = b.table[kAnchor][slot][most(0, before - 1)];
     const int first = w.retired[r].of[kSealedPages];
     for (int page = before; page < after; ++page) {
-      w.sealed_row[first + page - before] = r;
+      w.sealed_slot[first + page - before] = slot;
       w.sealed_page[first + page - before] = page;
+      w.sealed_key[first + page - before] = 0;
     }
-    const bool follows = s.rows.indexed[slot] == before && (before == 0 || b.table[kAnchor][slot][before - 1] != kNone);
-    w.indexing[r] = cfg::kPrefixReuse && follows ? kUncontested : kKeptApart;
+    if (cfg::kPrefixReuse) {
+      for (int page = keyed; page < after; ++page) {
+        const uint64_t key = next_key(s, q, page);
+        history_key(s, q, page) = key;
+        if (page >= before) w.sealed_key[first + page - before] = key;
+      }
+      requests.keyed[q] = most(keyed, after);
+    }
+    const bool follows = s.rows.indexed[slot] == before && (before == 0 || parent != kNone);
+    w.indexing[slot] = cfg::kPrefixReuse && follows ? kUncontested : kKeptApart;
   });
   if (team.leader()) w.contests = 0;
   team.sync();
   team.each(total, [&](int k) {
-    const int32_t r = w.sealed_row[k], slot = b.row_slot[r], page = w.sealed_page[k];
-    const uint64_t key = history_key(s, s.rows.request[slot], page);
+    const int32_t slot = w.sealed_slot[k], page = w.sealed_page[k];
+    const int32_t parent = b.table[kAnchor][slot][most(0, page - 1)];
+    uint64_t key = w.sealed_key[k];
+    if (key == 0) key = history_key(s, s.rows.request[slot], page);
+    w.sealed_key[k] = key;
+    prefetch(*bucket_of(s, key));
     for (int g = 0; g < cfg::kGroups; ++g) s.pages.state[g].residency[b.table[g][slot][page]] = Residency::kSealed;
+    if (parent != kNone) prefetch(s.pages.state[kAnchor].generation[parent]);
     w.sealed_bucket[k] = static_cast<int32_t>(key % Prefixes::kBuckets);
-    if (glance(w.indexing[r]) != kKeptApart && find_prefix(s, key) != kNone) show<int32_t>(w.indexing[r], kContested);
+    if (find_prefix(s, key) != kNone) contest(slot);
   });
   team.sync();
   team.each(total, [&](int k) {
-    const int32_t r = w.sealed_row[k];
     int same = 0;
     for (int other = 0; other < total; ++other) same += w.sealed_bucket[other] == w.sealed_bucket[k] ? 1 : 0;
-    if (same > 1 && glance(w.indexing[r]) != kKeptApart) show<int32_t>(w.indexing[r], kContested);
+    if (same > 1) contest(w.sealed_slot[k]);
   });
   team.sync();
   team.each(total, [&](int k) {
-    const int32_t r = w.sealed_row[k], slot = b.row_slot[r], page = w.sealed_page[k];
-    if (w.indexing[r] == kContested) show(w.contests, 1);
-    if (w.indexing[r] != kUncontested) return;
-    add_entry(s, b, slot, s.rows.request[slot], page);
-    if (page + 1 == sealed_after(b, r)) s.rows.indexed[slot] = page + 1;
+    const int32_t slot = w.sealed_slot[k], page = w.sealed_page[k], indexing = w.indexing[slot];
+    if (indexing == kContested) show(w.contests, 1);
+    if (indexing != kUncontested) return;
+    add_entry(s, b, slot, page, w.sealed_key[k]);
+    if (k + 1 == total || w.sealed_slot[k + 1] != slot) s.rows.indexed[slot] = page + 1;
   });
   team.sync();
-  if (w.contests != 0) {
-    if (team.leader()) {
-      for (int k = 0; k < total; ++k) {
-        const int32_t r = w.sealed_row[k], slot = b.row_slot[r];
-        if (w.indexing[r] == kContested) index_page(s, b, slot, s.rows.request[slot], w.sealed_page[k]);
-      }
+  if (w.contests == 0) return;
+  if (team.leader()) {
+    for (int k = 0; k < total; ++k) {
+      const int32_t slot = w.sealed_slot[k];
+      if (w.indexing[slot] == kContested) index_page(s, b, slot, s.rows.request[slot], w.sealed_page[k]);
     }
-    team.sync();
   }
+  team.sync();
 }
 
 // How many leading pages of a request's tokens are in the index, with all that their windows need; at least one token

@@ -24,26 +24,19 @@ DP_FN inline void write_record(State& s, Ring& memory, RingState& ring, int32_t 
   const int32_t place = of_prompt ? said.position : said.token == kNone ? generated : generated - 1;
   const Sampling& params = s.requests.sampling[q];
   const int tops = said.top == nullptr ? 0 : most(0, (of_prompt ? params.prompt_logprobs : params.logprobs) - 1);
+  const uint64_t tag = s.requests.tag[q];
+  const auto prompt = static_cast<uint32_t>(s.requests.prompt[q]), cached = static_cast<uint32_t>(s.requests.cached[q]);
+  const auto finish = static_cast<uint32_t>(of_prompt ? Finish::kNone : s.requests.finish[q]);
   TokenRecord& record = memory.tokens[at];
-  TokenRecord written;
-  written.tag = s.requests.tag[q];
-  written.index = static_cast<uint32_t>(place);
-  written.token = said.token;
-  written.logprob = said.logprob;
-  written.finish = static_cast<uint32_t>(of_prompt ? Finish::kNone : s.requests.finish[q]);
-  written.prompt_tokens = static_cast<uint32_t>(s.requests.prompt[q]);
-  written.cached_tokens = static_cast<uint32_t>(s.requests.cached[q]);
-  written.top_count = static_cast<uint32_t>(tops);
-  written.of_prompt = of_prompt ? 1 : 0;
-  record.tag = written.tag;
-  record.index = written.index;
-  record.token = written.token;
-  record.logprob = written.logprob;
-  record.finish = written.finish;
-  record.prompt_tokens = written.prompt_tokens;
-  record.cached_tokens = written.cached_tokens;
-  record.top_count = written.top_count;
-  record.of_prompt = written.of_prompt;
+  record.tag = tag;
+  record.index = static_cast<uint32_t>(place);
+  record.token = said.token;
+  record.logprob = said.logprob;
+  record.finish = finish;
+  record.prompt_tokens = prompt;
+  record.cached_tokens = cached;
+  record.top_count = static_cast<uint32_t>(tops);
+  record.of_prompt = of_prompt ? 1 : 0;
   TopLogprobs& top = memory.tops[at];
   for (int k = 0; k < tops; ++k) {
     top.token[k] = said.top->token[k];
@@ -51,16 +44,17 @@ DP_FN inline void write_record(State& s, Ring& memory, RingState& ring, int32_t 
   }
 }
 
-// Stores the flags of the records that were written in this step, last and all at once: to order them behind what the
-// records hold costs the device a round trip to host memory.
+// Stores the flags of the records that were written in this step, all at once. To order them behind what the records
+// hold costs the device a round trip to host memory.
 template <class Team>
-DP_FN void announce(Team& team, State& s, RingMemory& m) {
+DP_FN void announce(Team& team, const State& s, RingMemory& m) {
+  settle();
   for (int r = 0; r < cfg::kRings; ++r) {
     RingState& ring = s.rings[r];
     const uint32_t first = ring.announced, count = ring.token_written - first;
     team.each(static_cast<int>(count), [&](int k) {
       const uint32_t index = first + static_cast<uint32_t>(k);
-      publish(m.rings[r].tokens[index % cfg::kTokenSlots].flag, record_flag(ring.epoch, index));
+      post(m.rings[r].tokens[index % cfg::kTokenSlots].flag, record_flag(ring.epoch, index));
     });
   }
   team.sync();

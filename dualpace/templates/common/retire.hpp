@@ -8,16 +8,6 @@
 
 namespace dp {
 
-DP_FN inline Finish finish_of(const Requests& requests, int32_t q, int32_t token) {
-  const int32_t length = requests.length[q];
-  if (length > requests.shortest[q]) {
-    for (int i = 0; i < requests.stop_count[q]; ++i) {
-      if (requests.stop[q][i] == token) return Finish::kStop;
-    }
-  }
-  return length >= requests.longest[q] ? Finish::kLength : Finish::kNone;
-}
-
 // The step's attention, in all layers of each group.
 DP_FN inline void count_attention(Counters& counters, const StepBuffers& b) {
   for (int g = 0; g < cfg::kGroups; ++g) {
@@ -34,14 +24,24 @@ DP_FN inline void count_attention(Counters& counters, const StepBuffers& b) {
   }
 }
 
-// The sampled token joins its request's history; whether and why the request ends.
-DP_FN inline Finish take_sample(State& s, int32_t q, int32_t token) {
+// Whether and why a request ends with a sampled token, which lengthens its history. Loads come first: none waits for
+// another.
+DP_FN inline Finish take_sample(State& s, int32_t slot, int32_t q, int32_t token) {
   Requests& requests = s.requests;
+  const int32_t length = requests.length[q], shortest = requests.shortest[q], longest = requests.longest[q];
+  const int32_t stops = requests.stop_count[q];
+  prefetch(requests.tag[q]);
+  prefetch(requests.prompt[q]);
+  prefetch(requests.cached[q]);
+  prefetch(requests.sampling[q].logprobs);
+  bool stopped = false;
+  for (int i = 0; i < stops; ++i) stopped |= requests.stop[q][i] == token;
   if (token < 0 || token >= s.vocabulary) return Finish::kError;
-  if (requests.length[q] == requests.longest[q]) return Finish::kLength;  // nobody wants a token
-  history_token(s, q, requests.length[q]) = token;
-  ++requests.length[q];
-  return finish_of(requests, q, token);
+  if (length == longest) return Finish::kLength;  // nobody wants a token
+  requests.length[q] = length + 1;
+  s.rows.token[slot] = token;
+  prefetch(requests.history[q][length / cfg::kHistoryPage]);
+  return stopped && length + 1 > shortest ? Finish::kStop : length + 1 >= longest ? Finish::kLength : Finish::kNone;
 }
 
 // What the record of a sample says.
@@ -103,7 +103,7 @@ DP_FN inline int ring_of(const State& s, int32_t q) {
   return kLaneCount == 1 || s.requests.epoch[q] == s.rings[r].epoch ? r : kNone;
 }
 
-// Writes the records of the samples of kRingsTogether rings from `first` on; `counted` are their positions.
+// Writes the records of the samples of kRingsTogether rings from `first` on.
 template <class Team>
 DP_FN void write_samples(Team& team, State& s, const StepBuffers& b, RingMemory& m, int first) {
   team.each(static_cast<int>(b.samples), [&](int i) {
@@ -128,28 +128,36 @@ DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
     for (int k = 0; k < kRingsTogether; ++k) counts[i].of[kRecordsOfRing + k] = ring == first + k ? 1 : 0;
   };
   team.each(most(rows, samples), [&](int i) {
+    const int32_t sample_slot = b.sample_slot[i], token = b.sampled[i];
     counts[i] = {};
     if (i < rows) {
-      const int32_t q = s.rows.request[b.row_slot[i]], context = b.context[i];
+      const int32_t slot = b.row_slot[i], context = b.context[i], sealed = sealed_after(b, i) - sealed_before(b, i);
+      const int32_t q = s.rows.request[slot];
       requests.computed[q] = context;
       if (requests.scored[q] < context) requests.scored[q] = context;
-      counts[i].of[kSealedPages] = sealed_after(b, i) - sealed_before(b, i);
+      counts[i].of[kSealedPages] = sealed;
     }
     if (i >= samples) return;
-    const int32_t slot = b.sample_slot[i], q = s.rows.request[slot];
-    Finish finish = b.sampled[i] < 0 ? Finish::kError : Finish::kNone;
-    if (said(i) && i >= scored) {
-      finish = take_sample(s, q, b.sampled[i]);
+    const int32_t q = s.rows.request[sample_slot], ring = ring_of(s, q);
+    const bool heard = said(i);
+    Finish finish = token < 0 ? Finish::kError : Finish::kNone;
+    if (heard && i >= scored) {
+      finish = take_sample(s, sample_slot, q, token);
       requests.finish[q] = finish;
-      if (finish != Finish::kNone) s.rows.leave[slot] = Leave::kDone;
+      if (finish != Finish::kNone) s.rows.leave[sample_slot] = Leave::kDone;
     }
-    const bool ended = said(i) && finish != Finish::kNone;
+    const bool ended = heard && finish != Finish::kNone;
     counts[i].of[kEndedSamples] = ended ? 1 : 0;
-    counts[i].of[kMuteSamples] = !said(i) || (ended && said_of(s, b, i).token == kNone) ? 1 : 0;
-    count_ring(i, 0, said(i) ? ring_of(s, q) : kNone);
+    counts[i].of[kMuteSamples] = !heard || (ended && said_of(s, b, i).token == kNone) ? 1 : 0;
+    count_ring(i, 0, heard ? ring : kNone);
   });
   const RetireCounts total = team.scan(counts, most(rows, samples));
   write_samples(team, s, b, m, 0);
+  team.each(samples - scored, [&](int k) {
+    const int i = scored + k;
+    const int32_t q = s.rows.request[b.sample_slot[i]];
+    if (said(i) && said_of(s, b, i).token != kNone) history_token(s, q, requests.length[q] - 1) = b.sampled[i];
+  });
   if (total.of[kSealedPages] > 0) seal(team, s, b, total.of[kSealedPages]);
   RetireCounts written = total;
   for (int first = 0;;) {

@@ -18,7 +18,7 @@ DP_FN constexpr bool is_open(uint32_t epoch) { return epoch % 2 == 1; }
 
 // How many records from index `read` on are there, at most `limit`.
 template <class Record, uint32_t kSlots>
-DP_FN uint32_t visible(const Record (&records)[kSlots], uint32_t epoch, uint32_t read, uint32_t limit = kSlots) {
+DP_RARE uint32_t visible(const Record (&records)[kSlots], uint32_t epoch, uint32_t read, uint32_t limit = kSlots) {
   uint32_t n = 0;
   while (n < limit && observe(records[(read + n) % kSlots].flag) == record_flag(epoch, read + n)) ++n;
   return n;

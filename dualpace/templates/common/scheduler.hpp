@@ -82,13 +82,14 @@ DP_FN void report(Team& team, State& s, EngineStatus& status) {
 // lanes together.
 template <class Team>
 DP_FN void schedule(Team& team, State& s, StepBuffers& b, RingMemory& m) {
-  const Sights<Team> sights = look(team, s, m);
+  const auto sights = look(team, s, m);
   retire(team, s, b, m);
   poll(team, s, b, m, sights);
+  team.beside([&](auto& side) { announce(side, s, m); });
   admit(team, s, b);
   lay_out(team, s, b);
   report(team, s, m.status);
-  announce(team, s, m);
+  team.rejoin();
 }
 
 }  // namespace dp

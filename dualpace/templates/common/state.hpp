@@ -85,7 +85,9 @@ struct Rows {
   int32_t request[N];
   // Pages held: those of the table from `first` to before `end`, by position / kPageSize.
   int32_t first[cfg::kGroups][N], end[cfg::kGroups][N];
-  int32_t indexed[N];  // leading pages that are in the prefix index; the others are the row's alone
+  int32_t page[cfg::kGroups][N];  // taken last
+  int32_t token[N];               // the last of its history
+  int32_t indexed[N];             // leading pages that are in the prefix index; the others are the row's alone
   Leave leave[N];
   bool paused[N];  // no room for its next record in its ring
   int32_t running_count;
@@ -174,9 +176,6 @@ struct RingState {
   Chain queue[kLaneCount], ended;
 };
 
-// The words of a ring that say what is new in it.
-enum Sight { kSeenEpoch, kSeenTokenRead, kSeenSubmit, kSeenAbort, kSights };
-
 // A request as it was read, once, from memory that others may write.
 struct Incoming {
   RequestParams params;
@@ -195,6 +194,12 @@ constexpr int kRingsTogether = least(cfg::kRings, 4);
 using RetireCounts = Counts<kRecordsOfRing + kRingsTogether>;
 constexpr int kMostSealed = cfg::kMaxStepTokens / cfg::kPageSize + cfg::kMaxBatch;  // pages in a step
 
+// What is counted of the rows that the next step may have: those that decode, tokens that the others would take, and by
+// layer group the pages that decode rows begin.
+constexpr int kDecodeRows = 0, kPrefillTokens = 1, kBegunPages = 2;
+using ChosenCounts = Counts<kBegunPages + cfg::kGroups>;
+static_assert(sizeof(ChosenCounts) <= sizeof(Counts<kMostCounts>), "one scan counts the pages of all groups");
+
 // How the pages that a row sealed in a step go into the prefix index: not at all, because one before them did not; at
 // once; or by the leader, because their buckets or keys are others' too.
 enum Indexing : int32_t { kKeptApart, kUncontested, kContested };
@@ -204,12 +209,17 @@ struct Work {
   int32_t a[cfg::kMaxBatch], b[cfg::kMaxBatch], c[cfg::kMaxBatch];
   RetireCounts retired[cfg::kMaxSamples];  // by batch row and by sample
   bool said[cfg::kMaxSamples];             // whether a sample has a record
-  Counts<2> chosen[cfg::kMaxBatch];
-  // Pages that a step sealed, by their order: batch row, number, and bucket of the prefix index.
-  int32_t sealed_row[kMostSealed], sealed_page[kMostSealed], sealed_bucket[kMostSealed];
-  int32_t indexing[cfg::kMaxBatch];  // an Indexing by batch row
+  ChosenCounts chosen[cfg::kMaxBatch];
+  Counts<2> prefilled[cfg::kMaxBatch];
+  // Pages that a step sealed, by their order: row slot, number, bucket of the prefix index, and key if it is new, else
+  // 0.
+  int32_t sealed_slot[kMostSealed], sealed_page[kMostSealed], sealed_bucket[kMostSealed];
+  uint64_t sealed_key[kMostSealed];
+  int32_t indexing[cfg::kMaxBatch];  // an Indexing by row slot
   int32_t contests;
-  uint64_t seen[cfg::kRings][kSights];
+  // Words of the rings as they were when they were looked at.
+  uint32_t epoch[cfg::kRings], token_read[cfg::kRings];
+  uint64_t submit_flag[cfg::kRings], abort_flag[cfg::kRings];
   int32_t chunk[cfg::kMaxBatch], start[cfg::kMaxBatch], row[cfg::kMaxBatch], sample[cfg::kMaxBatch];
   int32_t score[cfg::kMaxBatch];
   int32_t left[cfg::kMaxBatch], kept[cfg::kMaxBatch];

@@ -10,6 +10,9 @@
 //   reduce(n, f, join)   join over f(i), i < n, of an associative and commutative join; barriers likewise, n may be 0
 //   over(values, n, f)   f(i, values[i]) likewise; a CTA loads several values before it needs the first
 //   add(word, more)      adds to a word of the team's shared memory, with others at the same time
+//   beside(f)            f(side) with a team of its own, after what came before, while this one goes on; where there is
+//                        none, with this one, at once
+//   rejoin()             waits for it
 //   share(n)             constant: the most of n items that are one member's, of those index(), index() + count(), ...
 //
 // Every member calls `scan`, `reduce` and `sync` alike: what decides about a call has to be the same for all.
@@ -77,6 +80,12 @@ class SerialTeam {
 
   DP_FN void add(uint64_t& word, uint64_t more) { word += more; }
 
+  template <class F>
+  DP_FN void beside(F f) {
+    f(*this);
+  }
+  DP_FN void rejoin() {}
+
   template <class T>
   DP_FN T scan(T* values, int n) {
     T total = {};
@@ -132,6 +141,12 @@ class ThreadTeam {
 
   void add(uint64_t& word, uint64_t more) { dp::add(word, more); }
 
+  template <class F>
+  void beside(F f) {
+    f(*this);
+  }
+  void rejoin() {}
+
   template <class T>
   T scan(T* values, int n) {
     static_assert(sizeof(T) <= sizeof meeting_.sums[0]);
@@ -181,8 +196,9 @@ class ThreadTeam {
 
 #else
 
-// One CTA. A scan ends with a barrier and a reduction begins with one, and they tell each other things in places of
-// their own: so nobody is late in reading when a place is written again.
+// The first threads of a CTA; others there do not take part in its barriers. A scan ends with a barrier and a reduction
+// begins with one, and they tell each other things in places of their own: so nobody is late in reading when a place is
+// written again.
 template <int kCount>
 class CtaTeamOf {
  public:
@@ -201,7 +217,7 @@ class CtaTeamOf {
   __device__ int index() const { return static_cast<int>(threadIdx.x); }
   __device__ int count() const { return kThreads; }
   __device__ bool leader() const { return threadIdx.x == 0; }
-  __device__ void sync() { __syncthreads(); }
+  __device__ void sync() { asm volatile("barrier.sync.aligned 1, %0;" ::"n"(kThreads) : "memory"); }
   static constexpr int share(int n) { return (n + kThreads - 1) / kThreads; }
 
   template <class F>

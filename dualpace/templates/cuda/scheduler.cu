@@ -40,17 +40,17 @@ extern "C" __global__ void __launch_bounds__(1) dp_start(StateMemory* state, Ste
 }
 
 // Takes what the last step sampled, reads the rings and lays out the next step. One CTA.
-extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
+extern "C" __global__ void __launch_bounds__(kDeskThreads)
     dp_schedule(StateMemory* state, StepBuffers* step, RingMemory* rings) {
-  at_desk(*state, [&](CtaTeam& team, State& s) { schedule(team, s, *step, *rings); });
+  at_desk(*state, *step, *rings, [&](DeskTeam& team, State& s) { schedule(team, s, *step, *rings); });
 }
 
 // The last node of every step program: schedules until there is a step, and launches its program, which begins when the
 // one that this runs in has ended. Without a launch nothing is left on the device. One CTA.
-extern "C" __global__ void __launch_bounds__(CtaTeam::kThreads)
+extern "C" __global__ void __launch_bounds__(kDeskThreads)
     dp_drive(StateMemory* state, StepBuffers* step, RingMemory* rings, Drive* drive) {
   __shared__ bool stopped;
-  at_desk(*state, [&](CtaTeam& team, State& s) {
+  at_desk(*state, *step, *rings, [&](DeskTeam& team, State& s) {
     for (;;) {
       schedule(team, s, *step, *rings);
       if (team.leader()) stopped = glance(drive->stop) != 0;
