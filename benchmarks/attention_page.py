@@ -3,18 +3,12 @@
 `python -m benchmarks.attention_page` writes them again; nothing else does.
 """
 
-import json
-import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from benchmarks import policy_tables
-from benchmarks.policy_tables import markdown
+from benchmarks.pages import ROOT, Table, filled, markdown
 
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/attention.md"
-RESULTS = ROOT / "benchmarks/results"
 OURS = ("workqueue", "split", "flashinfer")
 THEIRS = ("flashinfer's decode", "flashinfer's prefill")
 _HEAD = (
@@ -55,21 +49,17 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.1f}"
 
 
-TABLES: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
-    ("layer", "gpu_attention", table),
-    (policy_tables.CHOICES[0], "attention_policy", policy_tables.choices),
-    (policy_tables.LAYERS[0], "attention_policy", policy_tables.layers),
-    (policy_tables.PROTOCOL[0], "persistent_kv", policy_tables.protocol),
+TABLES = (
+    Table(_HEAD[0], "gpu_attention", table),
+    Table(policy_tables.CHOICES[0], "attention_policy", policy_tables.choices),
+    Table(policy_tables.LAYERS[0], "attention_policy", policy_tables.layers),
+    Table(policy_tables.PROTOCOL[0], "persistent_kv", policy_tables.protocol),
 )
 
 
 def page(text: str) -> str:
-    """The page `text` with the figures of the result files. A table is known by the first words of its head."""
-    for first, name, make in TABLES:
-        report = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        written = make(report)
-        text = re.sub(rf"\| {first} \|.*?\n\n", lambda _, written=written: written, text, flags=re.DOTALL)
-    return text
+    """The page `text` with the figures of the result files."""
+    return filled(text, TABLES)
 
 
 if __name__ == "__main__":

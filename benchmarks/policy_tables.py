@@ -3,6 +3,8 @@
 import statistics
 from typing import Any
 
+from benchmarks.pages import markdown
+
 CHOICES = ("chosen in a step", "by the device", "microseconds", "fastest single route", "microseconds", "slower")
 LAYERS = (
     "calibrated layer", "fitted to", "slower than the fastest", "at most", "FlashInfer's kernel saves", "start, us",
@@ -62,11 +64,6 @@ def _family(family: str, rows: int, results: list[dict[str, Any]]) -> tuple[str,
     routes = ", ".join(sorted({result["route"] for result in results}))
     ratios = spread("with_planning"), spread("without_planning")
     return family, str(rows), *ratios, routes, launches("launches"), launches("flashinfer_launches")
-
-
-def markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A table and the empty line after it."""
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ("---",) * len(head), *rows)) + "\n"
 
 
 def _us(seconds: float) -> str:
