@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from dualpace.cli.inputs import SpecPath, StorePath, load_plan
+from dualpace.cli.inputs import SpecPath, StorePath, load_plan, store_folder
 from dualpace.cli.terminal import Exit, fail, show
 
 if TYPE_CHECKING:
@@ -63,11 +63,10 @@ def build_plan(spec: Path, plan: Plan, output: Path | None, store: Path | None) 
     from dualpace.build.store import Store
 
     output = output or Path(f"{plan.name}.bundle")
-    root = store or Path.home() / ".cache" / "dualpace"
     start = time.monotonic()
     try:
         with report_to(sys.stderr) as progress:
-            manifest = build_bundle(plan, output, Store(root.absolute()), progress)
+            manifest = build_bundle(plan, output, Store(store_folder(store)), progress)
     except BuildError as error:
         fail_build(spec, error)
     show(f"{output} is built, digest {manifest.digest[:16]}, {time.monotonic() - start:.1f} s\n", sys.stderr)

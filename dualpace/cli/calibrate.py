@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dualpace.cli.build import fail_build
-from dualpace.cli.inputs import SpecPath, StorePath, load_plan
+from dualpace.cli.inputs import SpecPath, StorePath, load_plan, store_folder
 from dualpace.cli.terminal import show
 
 
@@ -29,10 +29,9 @@ def calibrate(
 
     plan = load_plan(spec)
     output = output or Path(f"{plan.target.name}.calibration.json")
-    root = store or Path.home() / ".cache" / "dualpace"
     try:
         with report_to(sys.stderr) as progress:
-            found = measure(plan, Store(root.absolute()), progress)
+            found = measure(plan, Store(store_folder(store)), progress)
     except BuildError as error:
         fail_build(spec, error)
     output.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -40,6 +40,11 @@ def hub_cache() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
 
 
+def store_folder(named: Path | None) -> Path:
+    """Where builds keep what they have compiled, unless another folder is `named`."""
+    return (named or Path.home() / ".cache" / "dualpace").absolute()
+
+
 def load_plan(path: Path) -> Plan:
     """The plan of the spec at `path`. Findings go to stderr; a spec with errors ends the command."""
     from dualpace.lint.reports import report

@@ -39,10 +39,10 @@ class CalibratedLayer(Frozen):
         """Whether the model's layers have this shape. KV heads and pages hardly matter to a key's cost."""
         return (self.head_dim, self.gqa_ratio, self.dtype) == (model.head_dim, model.gqa_ratio, model.dtype)
 
-    def distance(self, model: Model) -> tuple[float, int, int]:
-        """How far it is from the model's layers, the weightiest difference first."""
+    def distance(self, model: Model) -> tuple[float, int]:
+        """How far it is from the model's layers: head size first, then the ratio, where any larger one is nearer."""
         ratio = self.gqa_ratio - model.gqa_ratio
-        return abs(math.log2(self.head_dim / model.head_dim)), abs(ratio) if ratio >= 0 else 1000 - ratio, 0
+        return abs(math.log2(self.head_dim / model.head_dim)), ratio if ratio >= 0 else 1000 - ratio
 
 
 class Calibration(Frozen):
