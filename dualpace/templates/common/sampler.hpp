@@ -46,16 +46,23 @@ constexpr uint32_t kFar = (1u << 24) - 1;  // the largest distance, 32 nats; its
 constexpr int kMassBits = 44;              // the nearest token's mass is 2^44
 static_assert(cfg::kVocab <= 1 << 19, "the mass of all tokens has to fit 64 bits");
 
-// Of a token whose logit is `below` under the largest, which may be infinitely far.
+// Of a token whose logit is `below` under the largest, which may be infinitely far. The choice is made in integers, as
+// in exact_exp.
 DP_FN inline uint32_t distance(float below, float steps_per_unit) {
-  return static_cast<uint32_t>(static_cast<int32_t>(least(fused(below, steps_per_unit, 0.5f), float{kFar})));
+  const int32_t steps = least(ordered(fused(below, steps_per_unit, 0.5f)), ordered(float{kFar}));
+  return static_cast<uint32_t>(static_cast<int32_t>(value_of(steps)));
 }
 
-DP_FN inline uint64_t mass_of(uint32_t distance) {
-  const uint32_t bits = bits_of(exact_exp(-static_cast<float>(static_cast<int32_t>(distance)) * (1 / kStepsPerNat)));
-  const uint64_t mantissa = (bits & 0x7FFFFFu) | 0x800000u;
-  return mantissa << (kMassBits - 23) >> (127 - (bits >> 23));
+// e to the minus distance, as the bits of a float; what is left to make a mass of it is words of twice the size, and
+// loops over both are no vectors.
+DP_FN inline uint32_t weight_of(uint32_t distance) {
+  return bits_of(exact_exp(-static_cast<float>(static_cast<int32_t>(distance)) * (1 / kStepsPerNat)));
 }
+DP_FN inline uint64_t mass_of_weight(uint32_t weight) {
+  const uint64_t mantissa = (weight & 0x7FFFFFu) | 0x800000u;
+  return mantissa << (kMassBits - 23) >> least(127 - (weight >> 23), 63u);  // a weight of 0 has a mass of 0
+}
+DP_FN inline uint64_t mass_of(uint32_t distance) { return mass_of_weight(weight_of(distance)); }
 
 // What a team shares while it samples one row.
 struct SamplerMemory {
@@ -187,18 +194,29 @@ class Sampler {
 
   // Masses of the tokens to `limit`: their sum, and before each lane that of the lanes before it in memory_.sum.
   DP_FN uint64_t sum_lanes(const Row& row, uint32_t limit) {
-    uint64_t mass[Team::kLanesEach], sum[Team::kLanesEach];
+    uint64_t sum[Team::kLanesEach];
+    uint32_t weight[Team::kLanesEach];
     own_lanes([&](int, int own) { sum[own] = 0; });
     lanes(
         row.logits, row.n,
         [&](float logit, int own) {
           const uint32_t d = row.distance(logit);
-          mass[own] = d <= limit ? mass_of(d) : 0;
+          weight[own] = weight_of(d) & (d <= limit ? ~0u : 0u);
         },
-        [&](int, int own) { sum[own] += mass[own]; });
+        [&](int, int own) { sum[own] += mass_of_weight(weight[own]); });
     own_lanes([&](int l, int own) { memory_.sum[l] = sum[own]; });
     return team_.scan(memory_.sum, kLanes);
   }
+
+  // What bins add up of each token: a word of its distance, and what that counts in a sum.
+  struct Count {
+    DP_FN uint32_t operator()(uint32_t) const { return 1; }
+    static DP_FN uint64_t sum(uint32_t one) { return one; }
+  };
+  struct Mass {
+    DP_FN uint32_t operator()(uint32_t distance) const { return weight_of(distance); }
+    static DP_FN uint64_t sum(uint32_t weight) { return mass_of_weight(weight); }
+  };
 
   // The limit that the parameters set.
   DP_FN uint32_t limit_of(const Row& row, const Sampling& params) {
@@ -206,11 +224,11 @@ class Sampler {
     if (params.min_p > 0x1p-44f) limit = distance(exact_log(1.0f / params.min_p), kStepsPerNat);
     if (params.top_k > 0) {
       const auto wanted = static_cast<uint64_t>(params.top_k);
-      limit = reach(row, limit, [](uint32_t) { return uint64_t{1}; }, [&](uint64_t) { return wanted; });
+      limit = reach(row, limit, Count(), [&](uint64_t) { return wanted; });
     }
     if (params.top_p < 1.0f) {
       const auto share = static_cast<uint64_t>(params.top_p * 0x1p32f) << 32;
-      limit = reach(row, limit, mass_of, [&](uint64_t all) { return most<uint64_t>(1, high_product(all, share)); });
+      limit = reach(row, limit, Mass(), [&](uint64_t all) { return most<uint64_t>(1, high_product(all, share)); });
     }
     return limit;
   }
@@ -237,7 +255,7 @@ class Sampler {
   template <class Measure, class BinOf>
   DP_FN void fill_bins(const Row& row, Measure measure, BinOf bin_of) {
     int32_t bin[Team::kLanesEach];
-    uint64_t size[Team::kLanesEach];
+    uint32_t size[Team::kLanesEach];
     team_.each(SamplerMemory::kBins, [&](int i) { memory_.bin[i] = 0; });
     team_.sync();
     lanes(
@@ -248,7 +266,7 @@ class Sampler {
           size[own] = measure(d);
         },
         [&](int, int own) {
-          if (bin[own] != kNowhere) team_.add(memory_.bin[bin[own]], size[own]);
+          if (bin[own] != kNowhere) team_.add(memory_.bin[bin[own]], Measure::sum(size[own]));
         });
     team_.sync();
   }
