@@ -10,8 +10,8 @@ from dualpace.plan.rope import yarn_attention_factor
 from dualpace.spec.models import Shape
 
 SHAPE = ("model", "shape")
-# Kernels load heads in 16-byte pieces of 16-bit elements.
-HEAD_DIM_MULTIPLE = 8
+# Kernels load 16-byte pieces of 16-bit elements, and add up the squares of the residual in strips of 16.
+MULTIPLES = {"hidden": 16, "intermediate": 8, "head_dim": 8}
 # The CPU's kernels work on whole vectors of 16 floats.
 HOST_MULTIPLE = 16
 
@@ -66,8 +66,10 @@ def resolve_model(shape: CompleteShape, dtype: DType) -> Model:
     architecture = ARCHITECTURES[shape.family]
     if shape.heads % shape.kv_heads:
         raise PlanError((*SHAPE, "kv_heads"), f"heads {shape.heads} is not a multiple of kv_heads {shape.kv_heads}")
-    if shape.head_dim % HEAD_DIM_MULTIPLE:
-        raise PlanError((*SHAPE, "head_dim"), f"head_dim {shape.head_dim} is not a multiple of {HEAD_DIM_MULTIPLE}")
+    for field, multiple in MULTIPLES.items():
+        value = getattr(shape, field)
+        if value % multiple:
+            raise PlanError((*SHAPE, field), f"{field} {value} is not a multiple of {multiple}, as all kernels need")
     if shape.sliding_window and not architecture.sliding:
         raise PlanError((*SHAPE, "sliding_window"), f"the {shape.family} family has no sliding window", "leave it out")
     if shape.attention_softcap and not architecture.softcap:
@@ -105,7 +107,7 @@ def resolve_model(shape: CompleteShape, dtype: DType) -> Model:
 
 def check_host(shape: CompleteShape) -> None:
     """Raise PlanError for a shape that the CPU's kernels cannot do."""
-    for field in ("hidden", "intermediate", "head_dim"):
+    for field in ("intermediate", "head_dim"):
         value = getattr(shape, field)
         if value % HOST_MULTIPLE:
             raise PlanError(
