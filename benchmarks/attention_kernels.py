@@ -6,6 +6,7 @@ python -m benchmarks.attention_kernels FOLDER
 import argparse
 import json
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,9 +93,9 @@ def compile_all(store: Store) -> dict[str, Path]:
         return {name: future.result() for name, future in (ours | theirs).items()}
 
 
-def main() -> None:
-    """Compile into a folder."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def compile_into_folder(description: str, compile_all: Callable[[Store], dict[str, Path]]) -> None:
+    """The command line of what compiles for a machine without compilers."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--store", type=Path, default=Path("build/store"), help="folder of compiled kernels")
     arguments = parser.parse_args()
@@ -104,4 +105,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    compile_into_folder(__doc__.splitlines()[0], compile_all)

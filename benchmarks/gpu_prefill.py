@@ -13,7 +13,6 @@ import ctypes
 import json
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import torch
 from benchmarks.machine import gpu_machine
 from benchmarks.prefill_kernels import KERNELS, compile_all, layer_plan
 from dualpace.build.store import Store
+from dualpace.engine.calibrate import graph_seconds
 from dualpace.engine.device import Cubin
 from dualpace.plan.targets import GPUS
 from tests.gpu.batch import Batch, Row
@@ -45,24 +45,6 @@ ROTATED_BYTES = 128 << 20
 LAYERS = 4  # at least, in a graph
 TURNS = 2
 REPEATS = 9
-
-
-def graph_seconds(body: Callable[[], None]) -> float:
-    """Median seconds of a graph replay of `body`."""
-    body()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        body()
-    times = []
-    for _ in range(REPEATS):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times[2:])
 
 
 class FlashInfer:
@@ -130,14 +112,15 @@ class Case:
             prefill = Prefill(cubin, self.batch, shares=cubin.resident_ctas("dp_prefill"))
             tasks, partials = prefill.lists(), prefill.partials()
             ways[name] = lambda pool, p=prefill, t=tasks, r=partials: p.attention(0, pool, t, r, out)
-            lists[name] = graph_seconds(lambda p=prefill, t=tasks: p.list_tasks(t))
+            (lists[name],) = graph_seconds([lambda p=prefill, t=tasks: p.list_tasks(t)], REPEATS)
         flashinfer = FlashInfer(library, self.batch)
         plans = [flashinfer.plan() for _ in range(5)]
         ways["flashinfer"] = lambda pool: flashinfer.run(pool, out)
         seconds: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(TURNS):
-            for name, way in ways.items():
-                seconds[name].append(graph_seconds(lambda w=way: [w(pool) for pool in self.pools]) / len(self.pools))
+            layers = graph_seconds([lambda w=way: [w(p) for p in self.pools] for way in ways.values()], REPEATS)
+            for name, found in zip(ways, layers, strict=True):
+                seconds[name].append(found / len(self.pools))
         for name, way in ways.items():
             way(self.batch.pools[0])
             reference = self.reference[self.chunks]

@@ -3,10 +3,9 @@
 python -m benchmarks.prefill_kernels FOLDER
 """
 
-import argparse
-import shutil
 from pathlib import Path
 
+from benchmarks.attention_kernels import compile_into_folder
 from dualpace.build.compile import compile_libraries
 from dualpace.build.headers import include_flags
 from dualpace.build.store import Store
@@ -69,16 +68,5 @@ def compile_all(store: Store) -> dict[str, Path]:
     return files | {"flashinfer.so": compile_flashinfer(layer_plan(KERNELS[0]).target.sm, store)}
 
 
-def main() -> None:
-    """Compile into a folder."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--store", type=Path, default=Path("build/store"), help="folder of compiled kernels")
-    arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    for name, path in compile_all(Store(arguments.store)).items():
-        shutil.copyfile(path, arguments.folder / name)
-
-
 if __name__ == "__main__":
-    main()
+    compile_into_folder(__doc__.splitlines()[0], compile_all)

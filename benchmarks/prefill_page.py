@@ -3,16 +3,15 @@
 `python -m benchmarks.prefill_page` writes them again; nothing else does.
 """
 
-import json
-import re
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.pages import ROOT, Table, filled, markdown
+
 PAGE = ROOT / "docs/attention.md"
-RESULTS = ROOT / "benchmarks/results/gpu_prefill.json"
 PROMPT = "32k row, chunk "
-_TABLE = re.compile(r"\| step \|.*?\n\n", re.DOTALL)
+_HEAD = (
+    "step", "floor", "wgmma", "of the floor", "mma", "FlashInfer", "list", "FlashInfer's plan", "worst error",
+)  # fmt: skip
 
 
 def table(report: dict[str, Any]) -> str:
@@ -22,19 +21,10 @@ def table(report: dict[str, Any]) -> str:
     lines = [_line(result["step"], [result]) for result in results if result not in chunks]
     if chunks:
         lines.append(_line(f"32k row in {len(chunks)} chunks of 2,048", chunks))
-    return (
-        "\n".join(
-            [
-                "| step | floor | wgmma | of the floor | mma | FlashInfer | list | FlashInfer's plan | worst error |",
-                "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-                *lines,
-            ]
-        )
-        + "\n\n"
-    )
+    return markdown(_HEAD, lines)
 
 
-def _line(step: str, results: list[dict[str, Any]]) -> str:
+def _line(step: str, results: list[dict[str, Any]]) -> tuple[str, ...]:
     def total(*keys: str) -> float:
         values = results
         for key in keys:
@@ -44,9 +34,15 @@ def _line(step: str, results: list[dict[str, Any]]) -> str:
     floor, ours = total("floor_s"), total("seconds", "wgmma")
     error = max(result["worst_relative_error"]["wgmma"] for result in results)
     return (
-        f"| {step} | {_us(floor)} | {_us(ours)} | {floor / ours:.0%} | {_us(total('seconds', 'mma'))} "
-        f"| {_us(total('seconds', 'flashinfer'))} | {_us(total('list_s', 'wgmma'))} "
-        f"| {_us(total('flashinfer_plan_s'))} | {error:.1e} |"
+        step,
+        _us(floor),
+        _us(ours),
+        f"{floor / ours:.0%}",
+        _us(total("seconds", "mma")),
+        _us(total("seconds", "flashinfer")),
+        _us(total("list_s", "wgmma")),
+        _us(total("flashinfer_plan_s")),
+        f"{error:.1e}",
     )
 
 
@@ -54,10 +50,12 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:,.1f}" if seconds < 1e-3 else f"{seconds * 1e6:,.0f}"
 
 
+TABLES = (Table(_HEAD[0], "gpu_prefill", table),)
+
+
 def page(text: str) -> str:
     """The page `text` with the figures of the result file."""
-    report = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return _TABLE.sub(lambda _: table(report), text)
+    return filled(text, TABLES)
 
 
 if __name__ == "__main__":

@@ -3,22 +3,11 @@
 `python -m benchmarks.scheduler_page` writes them again; nothing else does.
 """
 
-import json
-import re
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.pages import ROOT, Table, filled, markdown
+
 PAGE = ROOT / "docs/scheduler.md"
-RESULTS = ROOT / "benchmarks/results/gpu_scheduler.json"
-_STEPS = re.compile(r"\| running \|.*?\n\n", re.DOTALL)
-_SAMPLES = re.compile(r"\| sampled \|.*?\n\n", re.DOTALL)
-
-
-def _table(*rows: Iterable[str]) -> str:
-    head, *body = ("| " + " | ".join(row) + " |" for row in rows)
-    return "\n".join((head, re.sub(r"[^|]+", " --- ", head), *body)) + "\n\n"
 
 
 def steps(report: dict[str, Any]) -> str:
@@ -32,9 +21,9 @@ def steps(report: dict[str, Any]) -> str:
         )
         for label, figures in report["step"].items()
     ]
-    return _table(
+    return markdown(
         ("running", "GPU", "nothing in the L2 cache", "one core of the host"),
-        *([value if value != "0.0" else "" for value in line] for line in lines),
+        [[value if value != "0.0" else "" for value in line] for line in lines],
     )
 
 
@@ -43,16 +32,18 @@ def samples(report: dict[str, Any]) -> str:
     columns = [
         (rows, spread, figures) for rows in (1, 256) for spread, figures in report[f"sample_us, {rows} rows"].items()
     ]
-    return _table(
+    return markdown(
         ("sampled", *(f"{rows} row{'s' if rows > 1 else ''}, {spread}" for rows, spread, _ in columns)),
-        *((label, *(f"{figures[label]:.0f}" for *_, figures in columns)) for label in columns[0][2]),
+        [(label, *(f"{figures[label]:.0f}" for *_, figures in columns)) for label in columns[0][2]],
     )
+
+
+TABLES = (Table("running", "gpu_scheduler", steps), Table("sampled", "gpu_scheduler", samples))
 
 
 def page(text: str) -> str:
     """The page `text` with the figures of the result file."""
-    report = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return _SAMPLES.sub(lambda _: samples(report), _STEPS.sub(lambda _: steps(report), text))
+    return filled(text, TABLES)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ struct Seat {
   Work work;
   bool over;  // no step will follow
 };
-static_assert(sizeof(Seat) <= 227 << 10, "lower scheduler.max_batch or scheduler.max_queued_requests");
+static_assert(sizeof(Seat) <= kSmBytes - 1024, "lower scheduler.max_batch or scheduler.max_queued_requests");
 
 // A load from host memory holds up all later ones of its SM, so on GPUs that have a copy engine for it the rings' words
 // come that way. What they say is only a hint: `take_sights` observes what is new before it relies on it.
