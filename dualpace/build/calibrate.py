@@ -18,16 +18,16 @@ from dualpace.plan.plan import Plan
 from dualpace.render.sources import render
 
 CALIBRATE = "dualpace.engine.calibrate"
-NEEDS = {"torch": "serve", "numpy": "serve", "cuda": "cuda"}
+NEEDS = ("torch", "numpy", "cuda")
 
 
 def calibrate(plan: Plan, store: Store, progress: Progress) -> Calibration:
     """What attention's kernels cost in layers like those of `plan`. Raises BuildError."""
     if plan.target.kind != "cuda":
         raise BuildError("only a GPU has attention routes to choose from: name one in target.gpu", "target")
-    for module, extra in NEEDS.items():
-        if find_spec(module) is None:
-            raise BuildError(f"measuring needs {module}: run `pip install dualpace[{extra}]`")
+    missing = [name for name in NEEDS if find_spec(name) is None]
+    if missing:
+        raise BuildError(f"measuring needs {', '.join(missing)}: run `pip install 'dualpace[serve,cuda]'`")
     plan = _with_every_route(plan, progress)
     sources = render(plan)
     library = attention_kernels(plan, sources)

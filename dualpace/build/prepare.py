@@ -32,7 +32,9 @@ def prepare_model(plan: Plan, store: Store, progress: Progress) -> tuple[Path, W
     """
     source = plan.weights.path or plan.weights.hub
     if source and not (plan.weights.path and Path(plan.weights.path).exists()):
-        progress.note(f"{source} is not here: the bundle has no tokenizer, build again to serve it")
+        name, _, revision = plan.weights.hub.partition("@")
+        remedy = f"run `hf download {name} --revision {revision}`" if name else "put the checkpoint there"
+        progress.note(f"{source} is not here: the bundle has no tokenizer; to serve it, {remedy} and build again")
         absent = plan.model_copy(update={"weights": Weights(kind="random")})
         return _prepared(absent, store, progress) / MODEL, WeightFiles(folder=source, files={})
     entry = _prepared(plan, store, progress)
@@ -81,7 +83,7 @@ def _make_bare(folder: Path) -> None:
 def _run(plan: Plan, folder: Path, store: Store, progress: Progress) -> None:
     missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
-        raise BuildError(f"preparing the model needs {', '.join(missing)}: run `pip install dualpace[serve]`")
+        raise BuildError(f"preparing the model needs {', '.join(missing)}: run `pip install 'dualpace[serve]'`")
     progress.step("prepare the model")
     (folder / MODEL).mkdir()
     plan_file = folder / "plan.json"

@@ -17,7 +17,7 @@ Tool = Literal["g++", "nvcc"]
 MINIMUM = {"g++": 12, "nvcc": 13}
 REMEDY = {
     "g++": "install it (`apt install g++`)",
-    "nvcc": "run `pip install dualpace[cuda]` or put the CUDA toolkit's bin folder on PATH",
+    "nvcc": "run `pip install 'dualpace[cuda]'` or put the CUDA toolkit's bin folder on PATH",
 }
 
 

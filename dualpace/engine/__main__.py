@@ -58,7 +58,7 @@ def main() -> int:
     except ImportError as error:
         extras = "serve,cuda" if target == "cuda" else "serve"
         _say(f"serving on {'a GPU' if target == 'cuda' else 'the CPU'} needs {error.name or error}: "
-             f"run `pip install dualpace[{extras}]`")  # fmt: skip
+             f"run `pip install 'dualpace[{extras}]'`")  # fmt: skip
         return 2
 
 

@@ -257,6 +257,8 @@ def machine() -> dict[str, str]:
 
 def main() -> None:
     """Measure and print."""
+    if not torch.cuda.is_available():
+        sys.exit("torch finds no NVIDIA GPU: calibrate on a machine that has the target's, with torch for CUDA")
     plan = Plan.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     layer = calibrate(plan, Cubin(Path(sys.argv[2])))
     found = Calibration(

@@ -73,7 +73,10 @@ def _check_device(bundle: Path, plan: Plan) -> None:
     if target.kind != "cuda":
         raise BundleError(f"{bundle} is built for the CPU: build a spec that names `target.gpu`")
     if not torch.cuda.is_available():
-        raise BundleError(f"{bundle} is built for {target.name} and this machine shows no NVIDIA GPU")
+        raise BundleError(
+            f"{bundle} is built for {target.name} and this machine shows no NVIDIA GPU: "
+            "serve it on one that has it, or build a spec with `cpu: true` in its target"
+        )
     version = check(driver.cuDriverGetVersion())
     if version < _LEAST_DRIVER:
         raise BundleError(

@@ -89,7 +89,7 @@ def _target(spec: Spec) -> Target:
         raise PlanError(
             ("target", "gpu"),
             f"{section.gpu!r} is not a known GPU: {', '.join(GPUS)} are",
-            f"did you mean {close[0]}?" if close else "",
+            f"did you mean {close[0]}?" if close else "without a GPU, give `cpu: true`",
         )
     if hardware.kind == "cpu" and section.count > 1:
         raise PlanError(("target", "count"), f"{section.count} is for cards of one host; a CPU target has 1")

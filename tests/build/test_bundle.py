@@ -118,7 +118,7 @@ def test_a_checkpoint_needs_the_serving_packages_and_that_is_said_before_anythin
     monkeypatch.setattr(prepare, "find_spec", lambda name: None)
     (tmp_path / "checkpoint").mkdir()
     model = plan.model_copy(update={"weights": Weights(kind="safetensors", path=str(tmp_path / "checkpoint"))})
-    with pytest.raises(BuildError, match=r"needs tokenizers, torch: run `pip install dualpace\[serve\]`"):
+    with pytest.raises(BuildError, match=r"needs tokenizers, torch: run `pip install 'dualpace\[serve\]'`"):
         build(model, tmp_path / "b", Store(tmp_path / "store"), said)
     assert not (tmp_path / "b").exists()
     assert not any("compile" in note for note in said.notes)
@@ -136,6 +136,14 @@ def test_a_checkpoint_that_is_not_here_is_named_and_never_becomes_random_weights
     weights = build(plan, folder / "absent.bundle", Store(folder / "store"), said).weights
     assert (weights.folder, weights.files) == (plan.weights.path, {})
     assert any(note.startswith(f"{plan.weights.path} is not here: ") for note in said.notes)
+
+
+def test_a_checkpoint_of_the_hub_that_is_not_here_is_named_with_the_command_that_gets_it(plan, said, folder):
+    weights = Weights(kind="safetensors", path=str(folder / "snapshot"), hub="owner/model@0123")
+    build(plan.model_copy(update={"weights": weights}), folder / "hub.bundle", Store(folder / "store"), said)
+    assert any(
+        "to serve it, run `hf download owner/model --revision 0123` and build again" in line for line in said.notes
+    )
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """`dualpace calibrate` up to the GPU that it needs, with the process that measures played by another."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,23 @@ def test_a_process_that_fails_is_a_build_error_with_its_last_line(measuring, tmp
     assert error.value.output == "a line"
 
 
+def test_without_a_gpu_the_process_that_measures_says_so_in_one_line(tmp_path):
+    (tmp_path / "plan.json").write_text(LLAMA.model_dump_json())
+    # Enough of the bindings to be imported; nothing of them may be called.
+    (tmp_path / "cuda" / "bindings").mkdir(parents=True)
+    (tmp_path / "cuda" / "bindings" / "driver.py").touch()
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
+    done = subprocess.run(
+        [sys.executable, "-m", module.CALIBRATE, str(tmp_path / "plan.json"), str(tmp_path / "kernels.cubin")],
+        env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("torch finds no NVIDIA GPU: calibrate on a machine that has the target's")
+    assert done.stderr.count("\n") == 1
+
+
 def test_the_cpu_has_nothing_to_calibrate(tmp_path, said):
     with pytest.raises(BuildError, match="only a GPU has attention routes") as error:
         calibrate(example("quickstart"), Store(tmp_path), said)
@@ -84,7 +102,9 @@ def test_the_cpu_has_nothing_to_calibrate(tmp_path, said):
 
 def test_what_is_missing_is_named_with_its_remedy(tmp_path, said, monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(BuildError, match=r"measuring needs torch: run `pip install dualpace\[serve\]`"):
+    with pytest.raises(
+        BuildError, match=r"measuring needs torch, numpy, cuda: run `pip install 'dualpace\[serve,cuda\]'`"
+    ):
         calibrate(LLAMA, Store(tmp_path), said)
 
 

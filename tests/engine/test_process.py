@@ -187,7 +187,7 @@ def test_without_torch_the_remedy_is_named_in_one_line(bundle, tmp_path):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
     said = refused(bundle, tmp_path, PYTHONPATH=path)
-    assert "needs torch: run `pip install dualpace[serve]`" in said
+    assert "needs torch: run `pip install 'dualpace[serve]'`" in said
 
 
 def for_a_gpu(bundle: Path, folder: Path) -> Path:
@@ -203,7 +203,7 @@ def test_without_the_cuda_bindings_a_bundle_for_a_gpu_names_the_remedy(bundle, t
     (tmp_path / "cuda.py").write_text("raise ModuleNotFoundError(\"No module named 'cuda'\", name='cuda')\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
     said = refused(for_a_gpu(bundle, tmp_path), tmp_path, PYTHONPATH=path)
-    assert "serving on a GPU needs cuda: run `pip install dualpace[serve,cuda]`" in said
+    assert "serving on a GPU needs cuda: run `pip install 'dualpace[serve,cuda]'`" in said
 
 
 def test_without_a_gpu_a_bundle_for_one_says_so(bundle, tmp_path):
@@ -212,7 +212,7 @@ def test_without_a_gpu_a_bundle_for_one_says_so(bundle, tmp_path):
     (tmp_path / "cuda" / "bindings" / "driver.py").touch()
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
     said = refused(for_a_gpu(bundle, tmp_path), tmp_path, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="")
-    assert "is built for h200 and this machine shows no NVIDIA GPU" in said
+    assert "is built for h200 and this machine shows no NVIDIA GPU: serve it on one that has it" in said
 
 
 def test_a_checkpoint_that_was_not_there_at_build_is_refused(bundle, tmp_path):

@@ -46,6 +46,15 @@ def test_a_fix_is_the_remedy(case: str) -> None:
     assert not any(d.fix for d in left)
 
 
+def test_a_gpu_called_cpu_is_led_to_the_cpu_target() -> None:
+    text = (EXAMPLES / "DP602-unknown-gpu" / "bad.yaml").read_text().replace("gpu: rtx4900", "gpu: cpu")
+    (finding,) = lint_document(compose(text.encode(), "a.yaml"), Path()).diagnostics
+    assert finding.id == "DP602"
+    assert finding.help.endswith("; without a GPU, `cpu: true`")
+    remedied = text.replace("gpu: cpu", "cpu: true")
+    assert not lint_document(compose(remedied.encode(), "a.yaml"), Path()).diagnostics
+
+
 def test_the_largest_that_fits_is_the_largest() -> None:
     case, field = "DP806-batch-fits", "max_batch"
     finding = next(d for d in lint(case, "bad.yaml").diagnostics if d.id == "DP806")

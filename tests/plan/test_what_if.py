@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualpace.lint.runner import lint_document
+from dualpace.plan.targets import GPUS
 from dualpace.plan.what_if import WhatIfError, changed_plan, parse_change
 from dualpace.spec import schema
 from dualpace.spec.compose import compose, read_document
@@ -73,6 +74,10 @@ def test_a_mapping_takes_the_place_of_a_word():
         ("kv_budget=40", "target.kv_budget=40: target.kv_budget is 40, a number without a unit"),
         ("kv_budget=500GiB", "target.kv_budget=500GiB: target.kv_budget: 500 GiB exceeds the"),
         ("gpu=h20", "target.gpu=h20: target.gpu: 'h20' is not a known GPU"),
+        (
+            "gpu=cpu",
+            f"target.gpu=cpu: target.gpu: 'cpu' is not a known GPU: {', '.join(GPUS)} are; without a GPU, give",
+        ),
     ],
 )
 def test_a_wrong_change_says_what_is_wrong(change, message):

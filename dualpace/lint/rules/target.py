@@ -27,7 +27,7 @@ def known_gpu(context: LintContext) -> Iterator[Finding]:
     gpu = context.spec.target.gpu
     if gpu is not None and gpu.lower() not in GPUS:
         close = get_close_matches(gpu.lower().replace(" ", ""), GPUS, 1)
-        help_ = f"did you mean `{close[0]}`?" if close else f"known are {', '.join(GPUS)}"
+        help_ = f"did you mean `{close[0]}`?" if close else f"known are {', '.join(GPUS)}; without a GPU, `cpu: true`"
         yield Finding(("target", "gpu"), f"target.gpu {gpu} is not a known GPU", help_)
 
 
