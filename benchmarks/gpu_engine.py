@@ -5,7 +5,7 @@
 The spec is built, its engine started as `serve` starts it, and a frontend's ring claimed by this process, which stamps
 each event as it arrives. A cell is that many requests of random prompts of equal length, submitted together; its TPOT
 is the median time from one token of a row to the next while all of them decode, its TTFT the time until the last has
-its first token. The floor is the plan's.
+its first token. The floor is the plan's, of the context halfway.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.machine import gpu_machine
 from dualpace.engine.ring import FrontendRing, SamplingParams, TokenEvent
+from dualpace.plan import roofline
 from dualpace.plan.manifest import HOST_RING, read_manifest
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import Finish
@@ -128,12 +129,11 @@ def measure(engine: Engine, rows: int, prompt: int, dice: random.Random) -> dict
     }
 
 
-def floor(plan: Plan, rows: int, context: int) -> float:
-    """The least TPOT: weights and KV read once."""
-    kv = rows * (context + TOKENS // 2) * plan.kv_bytes_per_token
-    embedding = plan.model.vocab * plan.model.hidden * plan.model.element_bytes
-    read = plan.weight_bytes - (0 if plan.model.tie_embeddings else embedding)
-    return (read + kv) / plan.target.read_bandwidth
+def floor(plan: Plan, rows: int, prompt: int) -> float:
+    """The plan's floor of TPOT halfway through the tokens that are generated."""
+    chunk = plan.schedule.prefill_chunk
+    context = prompt + TOKENS // 2
+    return roofline.floor(plan.model, plan.target, plan.attention, plan.policy, chunk, rows, context).seconds
 
 
 def cpu_seconds(pid: int) -> float:
