@@ -45,7 +45,7 @@ def test_of_two_engines_at_a_new_path_the_first_has_it(plan, tmp_path, overtaken
     overtaken("posix_fallocate", lambda: others.append(RingMemory(path, plan)))
     with pytest.raises(RingMemoryError, match="another engine serves these rings"):
         RingMemory(path, plan)
-    assert os.path.samestat(path.stat(), os.fstat(others[0]._file))
+    assert os.path.samestat(path.stat(), os.fstat(others[0].file))
     others[0].close()
     assert list(tmp_path.iterdir()) == []
 
@@ -63,7 +63,7 @@ def test_of_two_engines_that_replace_a_file_left_behind_one_has_the_path(plan, t
     overtaken("posix_fallocate", other)
     memory = RingMemory(path, plan)
     assert refused
-    assert os.path.samestat(path.stat(), os.fstat(memory._file))
+    assert os.path.samestat(path.stat(), os.fstat(memory.file))
     memory.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -75,7 +75,7 @@ def test_a_file_that_was_replaced_between_look_and_lock_is_not_replaced_again(pl
     overtaken("pread", lambda: others.append(RingMemory(path, plan)))
     with pytest.raises(RingMemoryError, match="another engine serves these rings"):
         RingMemory(path, plan)
-    assert os.path.samestat(path.stat(), os.fstat(others[0]._file))
+    assert os.path.samestat(path.stat(), os.fstat(others[0].file))
     others[0].close()
 
 
