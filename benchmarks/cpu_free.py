@@ -7,8 +7,6 @@ process, the frontend's part, stamps each token as it arrives. Phases: quiet; th
 as many busy threads as `BUSY`, which copy memory and compute, on the engine's cores, with this process on two others.
 """
 
-import argparse
-import json
 import os
 import random
 import signal
@@ -22,8 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_engine import Engine, built, cpu_seconds
-from benchmarks.machine import gpu_machine
+from benchmarks.gpu_engine import Engine, built, command_line, cpu_seconds, write
 from dualpace.engine.ring import SamplingParams
 from dualpace.plan.manifest import read_manifest
 from dualpace.plan.structs import Finish
@@ -125,11 +122,7 @@ def line(name: str, phase: dict[str, Any]) -> str:
 
 def main() -> None:
     """Serve, go through the phases, print a table and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path("benchmarks/specs/llama-8b-h200.yaml"))
-    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/cpu_free.json"))
-    parser.add_argument("--bundle", type=Path, help="one that is built already")
-    arguments = parser.parse_args()
+    arguments = command_line(__doc__.splitlines()[0], "cpu_free.json")
     cores = sorted(os.sched_getaffinity(0))
     theirs, ours = set(cores[:-2]), set(cores[-2:])
     dice = random.Random(0)
@@ -152,18 +145,14 @@ def main() -> None:
                 print(line(name, phase), flush=True)
         finally:
             engine.close()
-    report = {
-        "machine": gpu_machine(),
-        "spec": arguments.spec.name,
-        "digest": digest,
+    figures = {
         "rows": ROWS,
         "busy_threads": BUSY,
         "engine_cores": len(theirs),
         "token_slots": engine.plan.rings.token_slots,
         "phases": phases,
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    write(arguments, digest, figures)
 
 
 if __name__ == "__main__":

@@ -152,13 +152,25 @@ def line(cell: dict[str, Any]) -> str:
     )
 
 
+def command_line(description: str, results: str) -> argparse.Namespace:
+    """The arguments of a benchmark of an engine."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--spec", type=Path, default=Path("benchmarks/specs/llama-8b-h200.yaml"))
+    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results") / results)
+    parser.add_argument("--bundle", type=Path, help="one that is built already")
+    return parser.parse_args()
+
+
+def write(arguments: argparse.Namespace, digest: str, figures: dict[str, Any]) -> None:
+    """Write the result file: what was measured, of which bundle and where."""
+    report = {"machine": gpu_machine(), "spec": arguments.spec.name, "digest": digest, **figures}
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+
+
 def main() -> None:
     """Build, serve, measure, print a table and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path("benchmarks/specs/llama-8b-h200.yaml"))
-    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/gpu_engine.json"))
-    parser.add_argument("--bundle", type=Path, help="one that is built already")
-    arguments = parser.parse_args()
+    arguments = command_line(__doc__.splitlines()[0], "gpu_engine.json")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         bundle = arguments.bundle or built(arguments.spec, Path(folder))
         digest = read_manifest(bundle).digest
@@ -173,16 +185,7 @@ def main() -> None:
                 print(line(cells[-1]), flush=True)
         finally:
             engine.close()
-    report = {
-        "machine": gpu_machine(),
-        "spec": arguments.spec.name,
-        "digest": digest,
-        "ready_s": engine.ready_s,
-        "first": first,
-        "cells": cells,
-    }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    write(arguments, digest, {"ready_s": engine.ready_s, "first": first, "cells": cells})
 
 
 if __name__ == "__main__":
