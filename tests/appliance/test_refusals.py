@@ -1,16 +1,13 @@
 """What is refused, with which status, and whether the sentence names the field."""
 
 import json
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import openai
 import pytest
 
-from dualpace.appliance import aside, limits
 from dualpace.engine.ring import SamplingParams
 
 from .bundles import CONTEXT, VOCAB
@@ -192,89 +189,6 @@ def test_both_names_of_max_tokens_at_once_are_refused(toy: Frontend):
     assert response.status_code == 400
 
 
-@pytest.mark.parametrize(
-    "body",
-    ["", "{", '{"model": "toy", "prompt": "x",}', "[]", '"x"', "nul", "[" * 100_000, '{"a": ' * 5_000, b"\xff\xfe{}"],
-)
-def test_a_body_that_is_not_a_json_object_is_refused(toy: Frontend, body: str | bytes):
-    response = toy.http.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
-    assert response.status_code == 400
-    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
-
-
-def test_a_lone_surrogate_in_a_field_name_is_refused(toy: Frontend):
-    assert post(toy, "/v1/completions", COMPLETION | {f"field{SURROGATE}": 1}).status_code == 400
-
-
-def test_numbers_that_are_not_finite_are_refused(toy: Frontend):
-    for number in ("NaN", "Infinity", "-Infinity", "1e999"):
-        body = f'{{"model": "toy", "prompt": "x", "temperature": {number}}}'
-        response = toy.http.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
-        assert response.status_code == 400
-
-
-@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "json"])
-def test_a_body_that_does_not_say_json_is_refused(toy: Frontend, content_type: str | None):
-    headers = {} if content_type is None else {"Content-Type": content_type}
-    response = toy.http.post("/v1/completions", content=json.dumps(COMPLETION), headers=headers)
-    assert response.status_code == 415
-    assert "application/json" in response.json()["error"]["message"]
-
-
-def test_a_charset_beside_the_content_type_is_fine(toy: Frontend):
-    headers = {"Content-Type": "Application/JSON; charset=utf-8"}
-    assert toy.http.post("/v1/completions", content=json.dumps(COMPLETION), headers=headers).status_code == 200
-
-
-def test_a_compressed_body_is_refused(toy: Frontend):
-    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-    response = toy.http.post("/v1/completions", content=b"\x1f\x8b", headers=headers)
-    assert response.status_code == 400
-    assert "Content-Encoding" in response.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_over_the_limit_is_refused_before_it_is_parsed(serve: ServeToy, chunked: bool):
-    toy = serve(max_body="1KiB")
-    for size, status in ((900, 200), (2000, 413)):
-        body = json.dumps({"model": "toy", "prompt": [3], "user": "x" * size}).encode()
-        response = toy.http.post(
-            "/v1/completions",
-            content=iter([body[:500], body[500:]]) if chunked else body,
-            headers={"Content-Type": "application/json"},
-        )
-        assert response.status_code == status
-    assert "1024 bytes" in response.json()["error"]["message"]
-
-
-def begin_a_body(toy: Frontend) -> socket.socket:
-    """A connection whose client has sent a whole request where a longer one was announced."""
-    body = json.dumps(COMPLETION).encode()
-    client = socket.create_connection(toy.address)
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
-    client.sendall(head.encode() + body)
-    return client
-
-
-def test_a_body_that_does_not_come_to_its_end_is_not_waited_for(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "BODY_S", 0.2)
-    toy = serve()
-    with begin_a_body(toy) as client:
-        answer = b"".join(iter(lambda: client.recv(65536), b""))
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"longer than 0.2 s" in answer
-
-
-def test_a_body_whose_client_leaves_before_its_end_is_no_request(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
-    parsed = []
-    monkeypatch.setattr(limits, "_replay", lambda body, receive: parsed.append(body) or receive)
-    toy = serve()
-    begin_a_body(toy).close()
-    time.sleep(0.2)
-    assert toy.http.get("/health").status_code == 200
-    assert parsed == []
-
-
 def test_unknown_paths_methods_and_models_answer_with_the_error_object(toy: Frontend):
     for response, status in (
         (toy.http.get("/v1/nothing"), 404),
@@ -363,21 +277,6 @@ def test_few_prompts_are_tokenised_at_once(serve: ServeToy, monkeypatch: pytest.
         load = [pool.submit(post, toy, "/v1/completions", COMPLETION) for _ in range(16)]
     assert {future.result().status_code for future in load} == {200}
     assert 1 < most <= 4
-
-
-def test_a_large_body_is_parsed_off_the_event_loop(toy: Frontend, monkeypatch: pytest.MonkeyPatch):
-    threads = []
-
-    def loads(body: bytes) -> object:
-        threads.append(threading.current_thread().name)
-        return json.loads(body)
-
-    monkeypatch.setattr(aside, "json", SimpleNamespace(loads=loads))
-    for size in (10, 100_000):
-        assert post(toy, "/v1/completions", COMPLETION | {"user": "x" * size}).status_code == 200
-    inline, large = threads
-    assert large.startswith("aside")
-    assert not inline.startswith("aside")
 
 
 def test_what_only_the_engine_knows_it_cannot_serve_is_a_bad_request(serve: ServeToy):
