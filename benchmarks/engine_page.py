@@ -3,14 +3,18 @@
 `python -m benchmarks.engine_page` writes them again; nothing else does.
 """
 
+from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import ROOT, Table, filled, markdown
+from dualpace.lint.runner import lint_file
+from dualpace.plan.plan import ForecastCell
 
+SPECS = ROOT / "benchmarks/specs"
 PAGE = ROOT / "docs/gpu_engine.md"
 _CELLS = (
-    "rows", "prompt", "floor of TPOT, ms", "TPOT, ms", "beside the floor", "p99, ms", "first TTFT, ms", "last TTFT, ms",
-    "engine's CPU, s",
+    "rows", "prompt", "TPOT's floor, ms", "forecast", "TPOT, ms", "beside its floor", "p99", "TTFT's forecast, ms",
+    "TTFT, ms", "of the first row", "engine's CPU, s",
 )  # fmt: skip
 _PHASES = (
     "engine's process", "requests", "tokens", "TPOT, ms", "p99, ms", "ITL p99, ms", "ITL at most, ms", "its CPU, s",
@@ -19,19 +23,29 @@ _PHASES = (
 
 def cells(report: dict[str, Any]) -> str:
     """A line a number of rows and length of prompts."""
-    return markdown(_CELLS, [_cell(cell) for cell in report["cells"]])
+    expected = forecasts(SPECS / report["spec"])
+    return markdown(_CELLS, [_cell(cell, expected.get((cell["rows"], cell["prompt"]))) for cell in report["cells"]])
 
 
-def _cell(cell: dict[str, Any]) -> tuple[str, ...]:
+def forecasts(spec: Path) -> dict[tuple[int, int], ForecastCell]:
+    """What the plan of `spec` expects, by rows and context."""
+    plan = lint_file(spec, ROOT).plan
+    assert plan is not None
+    return {(cell.rows, cell.context): cell for cell in plan.forecast.cells}
+
+
+def _cell(cell: dict[str, Any], forecast: ForecastCell | None) -> tuple[str, ...]:
     return (
         str(cell["rows"]),
         f"{cell['prompt']:,}",
         _ms(cell["floor_tpot_s"]),
+        _ms(forecast.seconds) if forecast else "-",
         _ms(cell["tpot_s"]),
         f"{cell['tpot_s'] / cell['floor_tpot_s']:.2f}",
         _ms(cell["tpot_p99_s"]),
-        f"{cell['first_ttft_s'] * 1e3:,.0f}",
+        f"{forecast.ttft_seconds * 1e3:,.0f}" if forecast else "-",
         f"{cell['ttft_s'] * 1e3:,.0f}",
+        f"{cell['first_ttft_s'] * 1e3:,.0f}",
         f"{cell['engine_cpu_s']:.2f}",
     )
 

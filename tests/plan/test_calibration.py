@@ -1,6 +1,7 @@
 """Calibrations: which layer of a file stands for a model's, and files that do not fit."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +109,10 @@ def test_a_file_that_does_not_fit_is_refused(changes, message, tmp_path):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(PlanError, match=r"none\.json: No such file.*run `dualpace calibrate`"):
         resolve(spec(target__calibration="none.json"), tmp_path)
+
+
+def test_what_is_known_of_the_h200_is_what_its_page_shows():
+    measured = json.loads(Path("benchmarks/results/attention_policy.json").read_text())
+    layers = [figures["layer"] for figures in measured["results"].values()]
+    assert [layer.model_dump(mode="json") for layer in H200.layers] == layers
+    assert H200.machine == measured["machine"]
