@@ -240,6 +240,7 @@ class Dispatcher:
             route.queued = 0
             if event.finish is not Finish.NONE:
                 del self._routes[event.tag]
+                self._held.pop(event.tag, None)  # the engine went away while the ring was found full
             if route.inbox is not None and not route.inbox.put(route.choice, event):
                 self._end(route.inbox, failed(f"the client fell {INBOX_TOKENS} tokens behind"))
         self._send_ends()

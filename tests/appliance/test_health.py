@@ -2,7 +2,7 @@ import json
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -11,6 +11,7 @@ import pytest
 
 from dualpace.appliance import dispatch
 from dualpace.appliance.health import Heartbeat
+from dualpace.engine.ring import Finish, SamplingParams, TokenEvent
 
 from .conftest import Frontend, ServeToy, wait_for
 from .fake_ring import FakeRing
@@ -58,6 +59,25 @@ def test_requests_under_way_are_given_up_after_a_long_stall(serve: ServeToy, mon
         toy.ring.stalled = True
         assert waiting.result(5).status_code == 503
     wait_for(lambda: toy.ring.aborted)
+
+
+def test_what_ends_while_the_ring_is_found_full_is_not_submitted_again(serve: ServeToy):
+    class Leaving(FakeRing):
+        """The first request finds no room, and the engine goes away before the frontend hears of it."""
+
+        def submit(self, tag: int, prompt: Sequence[int], params: SamplingParams) -> bool:
+            if not self.left:
+                self.left = True
+                self._ended.append(TokenEvent(tag, 0, -1, 0.0, Finish.ENGINE_GONE, 0, 0))
+                return False
+            return super().submit(tag, prompt, params)
+
+        left = False
+
+    toy = serve(Leaving())
+    assert toy.http.post("/v1/completions", json={"model": "toy", "prompt": "gone"}).status_code >= 500
+    assert toy.http.post("/v1/completions", json={"model": "toy", "prompt": "x"}).status_code == 200
+    assert [prompt for prompt, _ in toy.ring.submitted] == [toy.encode("x")]
 
 
 def test_a_token_ring_that_cannot_be_read_ends_every_request_and_shows(serve: ServeToy):
