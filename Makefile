@@ -23,6 +23,8 @@ test: check
 
 # Device tests: on a machine with an NVIDIA GPU, with torch for CUDA already in $(PYTHON).
 test-gpu:
+	@$(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \
+	  { echo "$(PYTHON) finds no torch that sees an NVIDIA GPU; run this where one is, or name another interpreter with PYTHON=..."; exit 1; }
 	$(PYTHON) -m pytest -m gpu tests/gpu
 
 check: $(VENV)/.test
