@@ -26,7 +26,8 @@ class Store:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        # Compilers run in folders of their own, where a relative path would lead elsewhere.
+        self.root = root.absolute()
 
     def path(self, key: str) -> Path:
         """Where the entry `key` is, or would be."""

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,18 @@ def test_an_entry_is_there_once_it_is_whole(tmp_path):
     entry = store.add("k" * 64, make)
     assert store.find("k" * 64) == entry
     assert sorted(path.name for path in entry.iterdir()) == ["a", "b"]
+
+
+def test_a_relative_store_is_the_same_from_every_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store(Path("store"))
+
+    def make(folder):
+        monkeypatch.chdir("/")
+        (folder / "output").write_text("made")
+
+    store.add("abcd", make)
+    assert (tmp_path / "store" / "ab" / "abcd" / "output").read_text() == "made"
 
 
 def test_builds_that_make_the_same_entry_at_once_both_get_it(tmp_path):
