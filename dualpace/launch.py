@@ -26,7 +26,7 @@ USAGE = 2  # exit status of a process that refuses its input
 ENGINE_STOP_SECONDS = 10.0
 FRONTEND_STOP_SECONDS = 5.0  # beyond `serving.drain`
 POLL_SECONDS = 0.05
-# An engine that fails is started again, but not one that has failed as soon as this after it was started.
+# An engine that fails is started again, but not one that has failed as soon as this after it served.
 RESTART_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
@@ -105,7 +105,7 @@ class Appliance:
         self._wait_until(lambda: port.exists() and port.read_text().endswith("\n"))
         self.port = int(port.read_text())
         say("load the model")
-        self._wait_until(self._healthy)
+        self._wait_until_served()
 
     def wait(self, say: Callable[[str], None]) -> None:
         """Wait until a process ends that is not started again, and raise LaunchError that says which and how.
@@ -117,15 +117,19 @@ class Appliance:
                 self._wait_until(lambda: False, None)
             except LaunchError as error:
                 engine = self._processes[ENGINE].poll()
-                lived = time.monotonic() - self._engine_started
-                if engine in (None, 0, USAGE) or lived < RESTART_SECONDS:
+                served = time.monotonic() - self._served_since
+                if engine in (None, 0, USAGE) or served < RESTART_SECONDS:
                     raise
                 say(f"{error}; starting it again")
                 self._start_engine()
+                self._wait_until_served()
+
+    def _wait_until_served(self) -> None:
+        self._wait_until(self._healthy)
+        self._served_since = time.monotonic()
 
     def _start_engine(self) -> None:
         threads = ("--threads", str(self._threads)) if self._threads else ()
-        self._engine_started = time.monotonic()
         self._spawn(ENGINE, "--rings", str(self._rings), *threads)
 
     def _wait_until(self, done: Callable[[], bool], poll: float | None = POLL_SECONDS) -> None:
