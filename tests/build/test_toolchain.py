@@ -26,7 +26,7 @@ def program(folder: Path, name: str, version: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("tool", "remedy"), [("g++", "apt install g++"), ("nvcc", r"pip install dualpace\[cuda\]")], ids=["g++", "nvcc"]
+    ("tool", "remedy"), [("g++", "apt install g++"), ("nvcc", r"pip install 'dualpace\[cuda\]'")], ids=["g++", "nvcc"]
 )
 def test_a_missing_compiler_comes_with_its_remedy(tool: Tool, remedy: str, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
