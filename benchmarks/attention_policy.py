@@ -9,7 +9,6 @@ choice. `--calibration` is what dualpace/plan/calibrations holds.
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.attention_kernels import SHAPES, TRACES, compile_attention, compile_list_builder, layer_plan
+from benchmarks.machine import save
 from dualpace.build.store import Store
 from dualpace.engine.calibrate import LAYERS, Layer, Sample, batches, constants, graph_seconds, machine, samples
 from dualpace.engine.device import Cubin
@@ -183,8 +183,7 @@ def main() -> None:
 
 def _write(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
     report = {"machine": machine(), "layers_of_a_graph": LAYERS, "results": results}
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    save(report, arguments.output)
     if arguments.calibration:
         layers = tuple(CalibratedLayer.model_validate(result["layer"]) for result in results.values())
         found = Calibration(

@@ -11,7 +11,6 @@ Compiling needs no GPU, and takes long: benchmarks.attention_kernels does only t
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ import torch
 
 from benchmarks.attention_kernels import SHAPES, TRACES, compile_all, layer_plan
 from benchmarks.flashinfer import DECODE_RATIOS, FlashInfer, Kernel
-from benchmarks.machine import gpu_machine
+from benchmarks.machine import gpu_machine, save
 from dualpace.build.store import Store
 from dualpace.engine.calibrate import graph_seconds
 from dualpace.engine.device import Cubin
@@ -160,8 +159,7 @@ def main() -> None:
                 results.append({"gqa_ratio": ratio, "head_dim": head_dim, "trace": trace, **figures})
                 print(line(layout.name, trace, figures), flush=True)
     report = {"machine": gpu_machine(), "read_bytes_per_s": READ_BANDWIDTH, "results": results}
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    save(report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ its first token. The floor is the plan's, of the context halfway.
 
 import argparse
 import itertools
-import json
 import os
 import random
 import statistics
@@ -23,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import gpu_machine
+from benchmarks.machine import gpu_machine, save
 from dualpace.engine.ring import FrontendRing, SamplingParams, TokenEvent
 from dualpace.plan import roofline
 from dualpace.plan.manifest import HOST_RING, read_manifest
@@ -164,8 +163,7 @@ def command_line(description: str, results: str) -> argparse.Namespace:
 def write(arguments: argparse.Namespace, digest: str, figures: dict[str, Any]) -> None:
     """Write the result file: what was measured, of which bundle and where."""
     report = {"machine": gpu_machine(), "spec": arguments.spec.name, "digest": digest, **figures}
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    save(report, arguments.output)
 
 
 def main() -> None:

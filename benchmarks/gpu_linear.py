@@ -9,7 +9,6 @@ The floor is the bytes of weights over the read bandwidth of the target.
 """
 
 import argparse
-import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_attention import READ_BANDWIDTH, ROTATED_BYTES
-from benchmarks.machine import gpu_machine
+from benchmarks.machine import gpu_machine, save
 from dualpace.build.store import Store
 from dualpace.engine.calibrate import graph_seconds
 from dualpace.engine.device import Cubin
@@ -222,8 +221,7 @@ def main() -> None:
         "products": measure_products(steps),
         "layers": measure_layers(steps),
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    save(report, arguments.output)
 
 
 if __name__ == "__main__":

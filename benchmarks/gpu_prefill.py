@@ -10,7 +10,6 @@ causal attention needs, at the rate of large matrix products on the target.
 
 import argparse
 import ctypes
-import json
 import statistics
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.machine import gpu_machine
+from benchmarks.machine import gpu_machine, save
 from benchmarks.prefill_kernels import KERNELS, compile_all, layer_plan
 from dualpace.build.store import Store
 from dualpace.engine.calibrate import graph_seconds
@@ -166,8 +165,7 @@ def main() -> None:
         results.append({"step": step, **figures})
         print(line(step, figures), flush=True)
     report = {"machine": gpu_machine(), "flops_per_s": FLOPS, "results": results}
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    save(report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ every page that a row takes is evicted first. Phases are by the clock of the SM,
 
 import argparse
 import ctypes
-import json
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import gpu_machine
+from benchmarks.machine import gpu_machine, save
 from benchmarks.scheduler import SAMPLERS, Bench, schedule_times
 from dualpace.build.compile import compile_libraries
 from dualpace.build.store import Store
@@ -238,8 +237,7 @@ def main() -> None:
         for spread, figures in report[f"sample_us, {rows} rows"].items():
             for label, us in figures.items():
                 print(f"sample {rows:3} rows, {spread:7} {label:34} {us:8.1f} us", flush=True)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    save(report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""What figures were read on."""
+"""What figures were read on, and the files that keep them."""
 
+import json
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 from dualpace.build.toolchain import find_compiler
 
@@ -18,3 +22,9 @@ def gpu_machine() -> dict[str, str]:
         "torch": version("torch"),
         "python": platform.python_version(),
     }
+
+
+def save(report: Mapping[str, Any], path: Path) -> None:
+    """Write a result file, and the folder that it is in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")

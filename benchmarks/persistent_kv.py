@@ -9,7 +9,6 @@ FlashInfer is the faster of its two kernels in each trace. All of a trace take t
 """
 
 import argparse
-import json
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from cuda.bindings import driver
 
 from benchmarks.attention_kernels import compile_all, compile_list_builder, layer_plan
 from benchmarks.flashinfer import FlashInfer, Kernel
-from benchmarks.machine import gpu_machine
+from benchmarks.machine import gpu_machine, save
 from dualpace.build.store import Store
 from dualpace.engine.calibrate import Layer, graph_seconds, samples
 from dualpace.engine.device import Cubin, check
@@ -182,12 +181,11 @@ def main() -> None:
         "fit_error": error,
         "results": [],
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     for seed in HELD_OUT:
         for family, contexts in traces(seed):
             report["results"].append(measure(layer, library, family, seed, contexts))
             print(line(report["results"][-1]), flush=True)
-        arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+        save(report, arguments.output)
 
 
 def line(figures: dict[str, Any]) -> str:

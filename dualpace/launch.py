@@ -92,15 +92,12 @@ class Appliance:
 
     def start(self, say: Callable[[str], None]) -> None:
         """Start both processes and wait until requests are served. Raises LaunchError if one of them ends."""
-        rings = self._rings
         say("start the engine")
         self._start_engine()
-        self._wait_until(rings.exists)
+        self._wait_until(self._rings.exists)
         say("start the frontend")
         port = self._folder.path / "port"
-        self._spawn(
-            FRONTEND, "--rings", str(rings), "--host", self.host, "--port", str(self.port), "--port-file", str(port)
-        )
+        self._spawn(FRONTEND, "--host", self.host, "--port", str(self.port), "--port-file", str(port))
         # Until it listens, whatever answers there is not this frontend.
         self._wait_until(lambda: port.exists() and port.read_text().endswith("\n"))
         self.port = int(port.read_text())
@@ -130,7 +127,7 @@ class Appliance:
 
     def _start_engine(self) -> None:
         threads = ("--threads", str(self._threads)) if self._threads else ()
-        self._spawn(ENGINE, "--rings", str(self._rings), *threads)
+        self._spawn(ENGINE, *threads)
 
     def _wait_until(self, done: Callable[[], bool], poll: float | None = POLL_SECONDS) -> None:
         handles = {os.pidfd_open(process.pid): name for name, process in self._processes.items()}
@@ -154,7 +151,7 @@ class Appliance:
         output = self._log(module).open("wb") if self._quiet else None
         try:
             self._processes[module] = subprocess.Popen(
-                [sys.executable, "-m", module, self._bundle, *arguments],
+                [sys.executable, "-m", module, self._bundle, "--rings", self._rings, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
