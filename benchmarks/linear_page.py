@@ -1,0 +1,41 @@
+"""The figures in docs/products.md, from benchmarks/results/gpu_linear.json.
+
+`python -m benchmarks.linear_page` writes them again; nothing else does.
+"""
+
+from typing import Any
+
+from benchmarks.pages import ROOT, Table, filled, markdown
+
+PAGE = ROOT / "docs/products.md"
+
+
+def table(report: dict[str, Any]) -> str:
+    """A line a weight and one for the layer, in Markdown: the floor, and ours / cuBLAS's by rows, in microseconds."""
+    products, layers = report["products"], report["layers"]
+    rows = [layer["rows"] for layer in layers]
+    head = ("product", "floor", *(f"{n} row{'s' if n > 1 else ''}" for n in rows))
+    weights = dict.fromkeys(product["weight"] for product in products)
+    lines = [_line(weight, [product for product in products if product["weight"] == weight]) for weight in weights]
+    return markdown(head, [*lines, _line("a layer", layers)])
+
+
+def _line(name: str, results: list[dict[str, Any]]) -> tuple[str, ...]:
+    cells = (f"{_us(result['own_s'])} / {_us(result['cublas_s'])}" for result in results)
+    return (name, _us(results[0]["floor_s"]), *cells)
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f}"
+
+
+TABLES = (Table("product", "gpu_linear", table),)
+
+
+def page(text: str) -> str:
+    """The page `text` with the figures of the result file."""
+    return filled(text, TABLES)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

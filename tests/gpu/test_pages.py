@@ -1,0 +1,19 @@
+import pytest
+
+from benchmarks import attention_page, engine_page, linear_page, prefill_page, scheduler_page
+
+# Page, and the beginnings of lines without which a table is missing.
+PAGES = {
+    attention_page: ("32/8 heads of 128 | 1 row, 8k", "1 row, 8k | workqueue", "uniform | 1"),
+    engine_page: ("1 | 1,024", "stopped"),
+    linear_page: ("gate_up", "a layer"),
+    prefill_page: ("32 rows of 1,024 at once", "32k row in 16 chunks of 2,048"),
+    scheduler_page: ("256 rows", "top_p 0.9"),
+}
+
+
+@pytest.mark.parametrize("module", PAGES, ids=lambda module: module.PAGE.name + "-" + module.__name__)
+def test_a_page_shows_what_was_measured(module):
+    text = module.PAGE.read_text(encoding="utf-8")
+    assert [line for line in PAGES[module] if f"\n| {line} |" not in text] == []
+    assert module.page(text) == text
