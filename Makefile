@@ -11,7 +11,7 @@ CONSTRAINTS := constraints/cpu.txt
 BIN := $(VENV)/bin
 CXX_SOURCES = $$(git ls-files 'dualpace/templates/*.hpp' 'dualpace/templates/*.cpp' 'dualpace/templates/*.cu' 'dualpace/templates/*.cuh' 'tests/*.cpp')
 
-.PHONY: quickstart test test-gpu check format bench clean
+.PHONY: quickstart test test-gpu sanitize-gpu check format bench clean
 
 quickstart: $(VENV)/.quickstart
 	@$(BIN)/python scripts/quickstart_model.py
@@ -26,6 +26,10 @@ test-gpu:
 	@$(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \
 	  { echo "$(PYTHON) finds no torch that sees an NVIDIA GPU; run this where one is, or name another interpreter with PYTHON=..."; exit 1; }
 	$(PYTHON) -m pytest -m gpu tests/gpu
+
+# compute-sanitizer over the kernels and an engine, on the same kind of machine.
+sanitize-gpu:
+	$(PYTHON) -m scripts.sanitize_gpu
 
 check: $(VENV)/.test
 	$(BIN)/ruff check

@@ -31,6 +31,18 @@ def _ok(result: tuple[Any, ...]) -> bool:
     return bool(result[0] == driver.CUresult.CUDA_SUCCESS)
 
 
+def ended(stream: torch.cuda.Stream) -> bool:
+    """Whether nothing runs on `stream` any more. Raises DeviceError for a kernel that failed."""
+    status = driver.cuStreamQuery(stream.cuda_stream)
+    if status[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
+        return False
+    try:
+        check(status)
+    except DeviceError as error:
+        raise DeviceError(f"a kernel has failed: {error}") from error
+    return True
+
+
 _Get = Callable[[Any, bytes], tuple[Any, ...]]
 Argument = torch.Tensor | int | float | ctypes.c_int64 | ctypes.c_void_p | None
 
@@ -56,7 +68,8 @@ def mapped(address: int, size: int) -> Iterator[ctypes.c_void_p]:
     try:
         yield ctypes.c_void_p(int(check(driver.cuMemHostGetDevicePointer(address, 0))))
     finally:
-        check(driver.cuMemHostUnregister(address))
+        # Not checked: once a kernel has failed every call fails, and says less than the first that did.
+        driver.cuMemHostUnregister(address)
 
 
 class Cubin:

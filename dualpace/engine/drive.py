@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from dualpace.engine.capture import DeviceExecutor, captured
-from dualpace.engine.device import Cubin, DeviceError, DeviceGraph
+from dualpace.engine.device import Cubin, DeviceGraph, ended
 from dualpace.plan import abi
 from dualpace.plan.plan import Plan, Program
 from dualpace.plan.structs import StepKind
@@ -70,10 +70,7 @@ class GpuEngine:
 
     def running(self) -> bool:
         """Whether the device still launches steps. Raises DeviceError for a kernel that failed."""
-        try:
-            return not self._stream.query()
-        except RuntimeError as error:
-            raise DeviceError(str(error).partition("\n")[0]) from error
+        return not ended(self._stream)
 
     def advance(self) -> StepKind:
         """Schedule a step and run it, driven from here; an IDLE one has nothing to run."""

@@ -45,11 +45,11 @@ def serve(bundle: Path, rings: Path, drive: Driver, stopped: Callable[[], bool],
             engine = GpuEngine(plan, table, cubin, address, vocabulary(bundle, manifest), drive)
             engine.start()
             say(f"ready on {torch.cuda.get_device_name()} after {time.monotonic() - begin:.1f} s")
-            try:
-                with ending_dead_claims(bundle / HOST_RING, memory):
-                    _watch(engine, drive, stopped)
-            finally:
-                engine.stop()
+            with ending_dead_claims(bundle / HOST_RING, memory):
+                _watch(engine, drive, stopped)
+            engine.stop()
+            if not stopped():
+                raise DriveError("the device has stopped launching steps")
     except StoppedError:
         pass
     finally:
@@ -57,6 +57,7 @@ def serve(bundle: Path, rings: Path, drive: Driver, stopped: Callable[[], bool],
 
 
 def _watch(engine: GpuEngine, drive: Driver, stopped: Callable[[], bool]) -> None:
+    """Return once `stopped()`, or once the device has stopped by itself."""
     while not stopped():
         if drive == "host":
             if engine.advance() is StepKind.IDLE:
@@ -64,7 +65,7 @@ def _watch(engine: GpuEngine, drive: Driver, stopped: Callable[[], bool]) -> Non
         elif engine.running():
             time.sleep(_WATCH_SECONDS)
         else:
-            raise DriveError("the device has stopped launching steps")
+            return
 
 
 def _check_device(bundle: Path, plan: Plan) -> None:

@@ -5,8 +5,6 @@ import math
 import os
 import signal
 import threading
-import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -14,22 +12,12 @@ import openai
 import pytest
 from openai import OpenAI
 
-from dualpace import launch
-from dualpace.plan.manifest import read_manifest
-from tests.e2e.appliance import Served, serving
+from tests.e2e.appliance import Served, engine_of, restarting, serving, wait_until_healthy
 
 pytestmark = pytest.mark.model
 
 MODEL = "quickstart"
 PROMPT = "Paris is the capital of"
-
-
-def engine_of(parent: int) -> int:
-    """The engine's process among the children of `parent`."""
-    children = (
-        child for task in Path(f"/proc/{parent}/task").iterdir() for child in (task / "children").read_text().split()
-    )
-    return next(int(pid) for pid in children if b"dualpace.engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 def test_greedy_completion_knows_its_capitals(client: OpenAI) -> None:
@@ -144,19 +132,7 @@ def test_ctrl_c_lets_running_requests_finish_and_ends_cleanly(bundle: Path) -> N
 def test_a_killed_engine_ends_streams_with_an_error_and_another_takes_its_place(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "RESTART_SECONDS", 0.0)
-    said: list[str] = []
-
-    def health() -> int:
-        try:
-            with urllib.request.urlopen(f"{appliance.url}/health") as response:
-                return int(response.status)
-        except urllib.error.HTTPError as error:
-            return error.code
-
-    with launch.Appliance(bundle, read_manifest(bundle), "127.0.0.1", 0, quiet=True) as appliance:
-        appliance.start(lambda step: None)
-        threading.Thread(target=appliance.wait, args=(said.append,), daemon=True).start()
+    with restarting(bundle, monkeypatch) as (appliance, said):
         client = OpenAI(base_url=f"{appliance.url}/v1", api_key="none", max_retries=0)
         arguments = {"model": MODEL, "prompt": PROMPT, "temperature": 0}
         before = client.completions.create(**arguments, max_tokens=8).choices[0].text
@@ -165,9 +141,7 @@ def test_a_killed_engine_ends_streams_with_an_error_and_another_takes_its_place(
         os.kill(engine_of(os.getpid()), signal.SIGKILL)
         with pytest.raises(openai.APIError):
             list(stream)
-        deadline = time.monotonic() + 60
-        while health() != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until_healthy(appliance.url)
         assert client.completions.create(**arguments, max_tokens=8).choices[0].text == before
-    assert said[0].endswith("dualpace.engine was ended by SIGKILL; starting it again")
+    (line,) = said
+    assert line.endswith("dualpace.engine was ended by SIGKILL; starting it again")

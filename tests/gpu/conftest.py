@@ -77,10 +77,12 @@ def plans():
 
 
 @pytest.fixture(scope="session")
-def cubin_files(store, plans):
-    """Path of the cubin of every plan, by name."""
+def cubin_files(request, store, plans):
+    """Path of the cubin of every plan that tests of this session name, by name."""
+    parameters = [item.callspec.params.values() for item in request.session.items if hasattr(item, "callspec")]
+    named = {name: plan for name, plan in plans.items() if any(name in values for values in parameters)}
     with ThreadPoolExecutor() as pool:
-        return dict(zip(plans, pool.map(lambda plan: compile_engine(plan, store), plans.values()), strict=True))
+        return dict(zip(named, pool.map(lambda plan: compile_engine(plan, store), named.values()), strict=True))
 
 
 @pytest.fixture(scope="session", params=PLANS)

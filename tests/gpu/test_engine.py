@@ -2,7 +2,8 @@
 
 import random
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.gpu
 # Pages for less than half of what a full batch wants, so that rows are preempted.
 PAGES = 70
 REQUESTS = 60
+MANY = 10_000
 VOCABULARY = 131
 SECONDS = 60
 TOPS = 3
@@ -58,28 +60,49 @@ def engine(request, served):
         memory.close()
 
 
-def serve(engine, frontend: FrontendRing, driver: str, requests, aborts=frozenset()) -> dict[int, list[TokenEvent]]:
-    """Submit `requests`, (prompt, parameters) by tag, and wait for the end of each; `aborts` after three tokens."""
+def serve(
+    engine, frontend: FrontendRing, driver: str, requests, aborts: Mapping[int, int]
+) -> dict[int, list[TokenEvent]]:
+    """Submit `requests`, (prompt, parameters) by tag, and wait for the end of each; `aborts` says after which event."""
     events: dict[int, list[TokenEvent]] = defaultdict(list)
-    waiting = list(requests.items())
+    waiting = deque(requests.items())
+    due: deque[int] = deque()
     ended: set[int] = set()
     deadline = time.monotonic() + SECONDS
     while len(ended) < len(requests):
         assert time.monotonic() < deadline, f"{len(requests) - len(ended)} requests do not end"
         while waiting and frontend.submit(waiting[0][0], *waiting[0][1]):
-            del waiting[0]
+            tag, _ = waiting.popleft()
+            due += [tag] if aborts.get(tag) == 0 else []
+        while due and frontend.abort(due[0]):
+            due.popleft()
         if driver == "host":
             while engine.advance() is not StepKind.IDLE:
                 pass
         else:
             assert engine.running()
         for event in frontend.wait(0.01):
+            assert event.tag not in ended
             events[event.tag].append(event)
             if event.finish is not Finish.NONE:
                 ended.add(event.tag)
-            elif event.tag in aborts and len(events[event.tag]) == 3:
-                assert frontend.abort(event.tag)
+            if aborts.get(event.tag) == len(events[event.tag]):
+                due.append(event.tag)
     return events
+
+
+def check_at_rest(frontend: FrontendRing) -> None:
+    """Nothing is said any more, and nothing is held."""
+    assert frontend.wait(0.2) == []
+    status = frontend.status()
+    assert status.free_pages == status.total_pages
+    assert status.running == status.waiting == 0
+
+
+def check_greedy(model, prompt: list[int], tokens: list[int]) -> None:
+    """Each of `tokens` is the model's best after those before it, as far as fp32 decides that."""
+    logits = reference_logits(model, prompt + tokens[:-1])[len(prompt) - 1 :]
+    assert (logits.max(1).values - logits[torch.arange(len(tokens)), tokens]).max() < 2 * BOUND
 
 
 def check_logprobs(model, prompt: list[int], params: SamplingParams, events: list[TokenEvent], *, whole: bool) -> None:
@@ -108,7 +131,7 @@ def test_tokens_are_the_models_under_preemption_reuse_and_aborts(served, engine)
         logprobs = TOPS if tag % 3 == 1 else None
         params = SamplingParams(max_tokens=dice.randrange(1, most), temperature=0.0, prompt_logprobs=logprobs)
         requests[tag] = prompt, params
-    aborted = {tag for tag in requests if tag % 7 == 3 and requests[tag][1].max_tokens > 50}
+    aborted = {tag: 3 for tag in requests if tag % 7 == 3 and requests[tag][1].max_tokens > 50}
     events = serve(gpu, frontend, driver, requests, aborted)
     for tag, (prompt, params) in requests.items():
         tokens = [event.token for event in events[tag] if event.token >= 0 and not event.of_prompt]
@@ -116,14 +139,45 @@ def test_tokens_are_the_models_under_preemption_reuse_and_aborts(served, engine)
         last = events[tag][-1]
         assert last.finish is Finish.LENGTH or (tag in aborted and last.finish is Finish.ABORT)
         assert len(tokens) == params.max_tokens or tag in aborted
-        logits = reference_logits(model, prompt + tokens[:-1])[len(prompt) - 1 :] if tokens else torch.empty(0, 1)
-        chosen = logits[torch.arange(len(tokens)), tokens]
-        assert (logits.max(1).values - chosen).max() < 2 * BOUND, tag
+        if tokens:
+            check_greedy(model, prompt, tokens)
+    check_at_rest(frontend)
     status = frontend.status()
     assert status.preempted > 0
     assert status.reused > 0
-    assert status.free_pages == status.total_pages
-    assert status.running == status.waiting == 0
+
+
+def test_ten_thousand_requests_with_aborts_at_any_time_are_answered_once_each_and_leave_nothing(served, engine):
+    gpu, frontend, driver = engine
+    if driver == "host":
+        pytest.skip("the device's own launches are what has to last")
+    dice = random.Random(6)
+    texts = [dice.choices(range(VOCABULARY), k=120) for _ in range(3)]
+    prompts = [text[: dice.randrange(1, 121)] for text in texts for _ in range(12)]
+    requests, aborts = {}, {}
+    for tag in range(MANY):
+        most = dice.choice((1, 2, 5, 17, 40, 150))
+        requests[tag] = dice.choice(prompts), SamplingParams(max_tokens=most, temperature=0.0)
+        if dice.random() < 0.3:
+            # From before the engine has seen it to after its end.
+            aborts[tag] = dice.randrange(most + 1)
+    events = serve(gpu, frontend, driver, requests, aborts)
+    check_at_rest(frontend)
+    status = frontend.status()
+    assert (status.finished + status.aborted, status.failed) == (MANY, 0)
+    assert status.aborted > MANY / 20
+    assert status.preempted > 0
+    said = defaultdict(set)
+    for tag, (prompt, params) in requests.items():
+        tokens = tuple(event.token for event in events[tag] if event.token >= 0)
+        assert [event.index for event in events[tag]][: len(tokens)] == list(range(len(tokens)))
+        assert (events[tag][-1].finish, len(tokens)) == (Finish.LENGTH, params.max_tokens) or tag in aborts
+        said[tuple(prompt)].add(tokens)
+    for prompt, texts_said in said.items():
+        # One text a prompt, but for ties.
+        for tokens in texts_said:
+            if tokens and not any(other[: len(tokens)] == tokens for other in texts_said - {tokens}):
+                check_greedy(served[0], list(prompt), list(tokens))
 
 
 def test_the_heartbeat_moves_while_there_is_nothing_to_do(engine):
