@@ -1,22 +1,25 @@
-"""An engine and its frontend as two processes that share a ring file and nothing else.
+"""An engine and its frontends, one a ring, as processes that share a ring file and nothing else.
 
 The command line starts serving through this; it imports nothing of the serving side.
 """
 
 import ctypes
 import http.client
+import math
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dualpace.address import bound, refused
 from dualpace.plan.manifest import Manifest
 from dualpace.run_folder import RunFolder
 
@@ -26,7 +29,8 @@ USAGE = 2  # exit status of a process that refuses its input
 ENGINE_STOP_SECONDS = 10.0
 FRONTEND_STOP_SECONDS = 5.0  # beyond `serving.drain`
 POLL_SECONDS = 0.05
-# An engine that fails is started again, but not one that has failed as soon as this after it served.
+# An engine that fails is started again, unless it has been before and has not served for this long since. A frontend
+# always is, but not sooner than this after the last time.
 RESTART_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
@@ -43,10 +47,21 @@ class LaunchError(Exception):
         self.usage = usage
 
 
-class Appliance:
-    """A running deployment. Leaving the context drains the frontend, then stops the engine; no process outlives it.
+@dataclass(eq=False)
+class _Child:
+    """A process of an appliance, called `name` where it is spoken of; `process` is None while it is not there."""
 
-    `host` and `port` are where the frontend listens; port 0 takes a free one, known once it has started. `threads` 0
+    name: str
+    module: str
+    arguments: tuple[str, ...] = ()
+    process: subprocess.Popen[bytes] | None = None
+    restarted: float = -math.inf
+
+
+class Appliance:
+    """A running deployment. Leaving the context drains the frontends, then stops the engine; no process outlives it.
+
+    `host` and `port` are where the frontends listen; port 0 takes a free one, known once it has started. `threads` 0
     leaves the number to the engine. With `quiet` what the processes write is kept for the message of a failure instead
     of shown.
     """
@@ -58,9 +73,14 @@ class Appliance:
         self.port = port
         self.drain = manifest.plan.serving.drain
         self._bundle = bundle
-        self._threads = threads
         self._quiet = quiet
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._engine = _Child(ENGINE, ENGINE, ("--threads", str(threads)) if threads else ())
+        rings = manifest.plan.rings.rings
+        self._frontends = [
+            _Child(FRONTEND if rings == 1 else f"{FRONTEND} {ring}", FRONTEND, ("--ring", str(ring)))
+            for ring in range(rings)
+        ]
+        self._served_since: float | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -82,76 +102,123 @@ class Appliance:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._stop(FRONTEND, self.drain + FRONTEND_STOP_SECONDS)
-            self._stop(ENGINE, ENGINE_STOP_SECONDS)
+            _stop(self._frontends, self.drain + FRONTEND_STOP_SECONDS)
+            _stop([self._engine], ENGINE_STOP_SECONDS)
         finally:
-            for process in self._processes.values():
-                process.kill()
-                process.wait()
+            for child in (self._engine, *self._frontends):
+                if child.process is not None:
+                    child.process.kill()
+                    child.process.wait()
             self._folder.close()
 
     def start(self, say: Callable[[str], None]) -> None:
-        """Start both processes and wait until requests are served. Raises LaunchError if one of them ends."""
+        """Start all processes and wait until requests are served. Raises LaunchError if one of them ends."""
         say("start the engine")
-        self._start_engine()
+        self._spawn(self._engine)
         self._wait_until(self._rings.exists)
-        say("start the frontend")
-        port = self._folder.path / "port"
-        self._spawn(FRONTEND, "--host", self.host, "--port", str(self.port), "--port-file", str(port))
-        # Until it listens, whatever answers there is not this frontend.
-        self._wait_until(lambda: port.exists() and port.read_text().endswith("\n"))
-        self.port = int(port.read_text())
+        say("start the frontend" if len(self._frontends) == 1 else f"start {len(self._frontends)} frontends")
+        try:
+            # Frontends share the port with each other; nobody else may have it.
+            reserved = bound(self.host, self.port)
+        except OSError as error:
+            raise LaunchError(refused(self.host, self.port, error), usage=True) from error
+        with reserved:
+            self.port = reserved.getsockname()[1]
+            for frontend in self._frontends:
+                self._spawn_frontend(frontend)
+            # Until it listens, whatever answers there is not this frontend.
+            self._wait_until(lambda: all(map(Path.exists, map(self._port_file, self._frontends))))
         say("load the model")
-        self._wait_until_served()
+        self._wait_until(self._healthy)
+        self._served_since = time.monotonic()
 
     def wait(self, say: Callable[[str], None]) -> None:
         """Wait until a process ends that is not started again, and raise LaunchError that says which and how.
 
-        An engine that fails is started again; the frontend, which has ended what that one left, finds the new one.
+        An engine that fails is started again: the frontends, which have ended what that one left, find the new one. So
+        is a frontend, whatever the others are doing: the engine has ended what that one left.
         """
         while True:
-            try:
-                self._wait_until(lambda: False, None)
-            except LaunchError as error:
-                engine = self._processes[ENGINE].poll()
-                served = time.monotonic() - self._served_since
-                if engine in (None, 0, USAGE) or served < RESTART_SECONDS:
-                    raise
-                say(f"{error}; starting it again")
-                self._start_engine()
-                self._wait_until_served()
+            ended = self._ended(self._patience())
+            if ended is self._engine:
+                self._restart_engine(say)
+            elif ended is not None:
+                say(f"{self._failure_of(ended)}; starting it again")
+            for frontend in self._frontends:
+                if frontend.process is None and time.monotonic() >= frontend.restarted + RESTART_SECONDS:
+                    frontend.restarted = time.monotonic()
+                    self._spawn_frontend(frontend)
+            if self._served_since is None and self._healthy():
+                self._served_since = time.monotonic()
 
-    def _wait_until_served(self) -> None:
-        self._wait_until(self._healthy)
-        self._served_since = time.monotonic()
+    def _restart_engine(self, say: Callable[[str], None]) -> None:
+        failure = self._failure_of(self._engine)
+        steady = self._served_since is not None and time.monotonic() - self._served_since >= RESTART_SECONDS
+        if self._engine.restarted > -math.inf and not steady:
+            raise failure
+        say(f"{failure}; starting it again")
+        self._engine.restarted = time.monotonic()
+        self._served_since = None
+        self._spawn(self._engine)
 
-    def _start_engine(self) -> None:
-        threads = ("--threads", str(self._threads)) if self._threads else ()
-        self._spawn(ENGINE, *threads)
+    def _patience(self) -> float | None:
+        """Seconds for which the processes may be waited for before something else is due; None: for ever."""
+        if self._served_since is None:
+            return POLL_SECONDS
+        due = [child.restarted + RESTART_SECONDS for child in self._frontends if child.process is None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
 
-    def _wait_until(self, done: Callable[[], bool], poll: float | None = POLL_SECONDS) -> None:
-        handles = {os.pidfd_open(process.pid): name for name, process in self._processes.items()}
+    def _wait_until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            if ended := self._ended(POLL_SECONDS):
+                raise self._end_of(ended)
+
+    def _ended(self, seconds: float | None) -> _Child | None:
+        """A process that is found to have ended within so many seconds."""
+        children = (self._engine, *self._frontends)
+        handles = {os.pidfd_open(child.process.pid): child for child in children if child.process is not None}
         try:
-            while not done():
-                ended, _, _ = select.select(list(handles), [], [], poll)
-                if ended:
-                    raise self._end_of(handles[ended[0]])
+            ended, _, _ = select.select(list(handles), [], [], seconds)
+            return handles[ended[0]] if ended else None
         finally:
             for handle in handles:
                 os.close(handle)
 
-    def _end_of(self, name: str) -> LaunchError:
-        code = self._processes[name].wait()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
-        output = self._log(name).read_text(errors="replace").strip() if self._quiet else ""
-        return LaunchError("\n".join(filter(None, (output, f"{name} {how}"))), usage=code == USAGE)
+    def _failure_of(self, child: _Child) -> LaunchError:
+        """How a process ended that can be started again. Raises it if it cannot: it refused its input or was asked."""
+        assert child.process is not None
+        error = self._end_of(child)
+        if error.usage or (child is self._engine and child.process.returncode == 0):
+            raise error
+        child.process = None
+        return error
 
-    def _spawn(self, module: str, *arguments: str) -> None:
+    def _end_of(self, child: _Child) -> LaunchError:
+        assert child.process is not None
+        code = child.process.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        output = self._log(child).read_text(errors="replace").strip() if self._quiet else ""
+        return LaunchError("\n".join(filter(None, (output, f"{child.name} {how}"))), usage=code == USAGE)
+
+    def _spawn_frontend(self, child: _Child) -> None:
+        where = ("--host", self.host, "--port", str(self.port), "--share-port")
+        self._spawn(child, *where, "--port-file", str(self._port_file(child)))
+
+    def _spawn(self, child: _Child, *arguments: str) -> None:
         # A group of its own keeps the terminal's Ctrl-C from reaching the engine before the frontend has drained.
-        output = self._log(module).open("wb") if self._quiet else None
+        output = self._log(child).open("wb") if self._quiet else None
         try:
-            self._processes[module] = subprocess.Popen(
-                [sys.executable, "-m", module, self._bundle, "--rings", self._rings, *arguments],
+            child.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    child.module,
+                    self._bundle,
+                    "--rings",
+                    self._rings,
+                    *child.arguments,
+                    *arguments,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -163,18 +230,11 @@ class Appliance:
             if output:
                 output.close()
 
-    def _stop(self, module: str, seconds: float) -> None:
-        process = self._processes.get(module)
-        if process is None or process.poll() is not None:
-            return
-        process.terminate()
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
+    def _log(self, child: _Child) -> Path:
+        return self._folder.path / f"{child.name}.log"
 
-    def _log(self, module: str) -> Path:
-        return self._folder.path / f"{module}.log"
+    def _port_file(self, child: _Child) -> Path:
+        return self._folder.path / f"{child.name}.port"
 
     def _healthy(self) -> bool:
         connection = http.client.HTTPConnection(*self.address, timeout=1)
@@ -185,6 +245,19 @@ class Appliance:
             return False
         finally:
             connection.close()
+
+
+def _stop(children: Sequence[_Child], seconds: float) -> None:
+    """Ask processes to end, and kill those that have not after so many seconds."""
+    running = [child.process for child in children if child.process is not None]
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + seconds
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def end_on_signals() -> None:

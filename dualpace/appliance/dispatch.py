@@ -75,11 +75,22 @@ class _Route:
 class Dispatcher:
     """Submits and aborts, and routes tokens to inboxes. All methods belong to the event loop's thread."""
 
-    def __init__(self, ring: FrontendRing, schedule: Schedule, claim: Callable[[], FrontendRing] | None = None) -> None:
-        """`claim` makes another ring once the engine of `ring` is gone; it raises RingError while there is none."""
+    def __init__(
+        self,
+        ring: FrontendRing,
+        schedule: Schedule,
+        claim: Callable[[], FrontendRing] | None = None,
+        *,
+        frontends: int = 1,
+    ) -> None:
+        """`claim` makes another ring once the engine of `ring` is gone; it raises RingError while there is none.
+
+        `frontends` share the limits of `schedule`.
+        """
         self._ring = ring
         self._schedule = schedule
         self._claim = claim
+        self._frontends = frontends
         self._heartbeat = Heartbeat(ring.status)
         self._tags = itertools.count(1)
         self._routes: dict[int, _Route] = {}
@@ -127,10 +138,7 @@ class Dispatcher:
         if reason is not None:
             raise unavailable(reason)
         tokens = sum(len(prompt) for prompt, _ in jobs)
-        if len(self._routes) + len(jobs) > self._schedule.max_requests or (
-            self._queued_tokens and self._queued_tokens + tokens > self._schedule.max_queued_tokens
-        ):
-            raise queue_full()
+        self._check_room(len(jobs), tokens)
         inbox = Inbox()
         tags = list(itertools.islice(self._tags, len(jobs)))
         for choice, (tag, (prompt, params)) in enumerate(zip(tags, jobs, strict=True)):
@@ -141,6 +149,20 @@ class Dispatcher:
         if inbox.error is not None:
             raise inbox.error
         return inbox, tags
+
+    def _check_room(self, jobs: int, tokens: int) -> None:
+        """Raises ApiError where the queue has none for so many more. What others queue shows in the engine's status."""
+        engine, limits = self._heartbeat.status, self._schedule
+
+        def is_beyond(mine: int, every: int, more: int, most: int) -> bool:
+            """A frontend takes its share of a limit, and beyond that what the others leave."""
+            return mine + more > most or (mine + more > most // self._frontends and every + more > most)
+
+        if is_beyond(len(self._routes), engine.running + engine.waiting, jobs, limits.max_requests) or (
+            self._queued_tokens
+            and is_beyond(self._queued_tokens, engine.waiting_tokens, tokens, limits.max_queued_tokens)
+        ):
+            raise queue_full()
 
     def _send_held(self) -> None:
         """Submit in order, as far as the ring has room; the rest goes with the next tokens or the next look."""

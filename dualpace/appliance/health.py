@@ -15,14 +15,18 @@ class Heartbeat:
     def __init__(self, status: Callable[[], Status], clock: Callable[[], float] = time.monotonic) -> None:
         self._status = status
         self._clock = clock
-        self._count = -1
         self._moved = clock()
+        self.status = status()
 
     def unavailable(self) -> str | None:
-        """Look at the engine: why it cannot take a request now, as a clause; None while it can."""
-        status = self._status()
-        if status.heartbeat != self._count:
-            self._count, self._moved = status.heartbeat, self._clock()
+        """Look at the engine: why it cannot take a request now, as a clause; None while it can.
+
+        What was seen stays in `status`.
+        """
+        before, status = self.status, self._status()
+        self.status = status
+        if status.heartbeat != before.heartbeat:
+            self._moved = self._clock()
         if status.stopped or not status.alive:
             return "the engine has stopped"
         if not status.ready:

@@ -17,6 +17,7 @@ from types import FrameType
 
 import uvicorn
 
+from dualpace.address import bound, refused
 from dualpace.appliance.app import create_app
 from dualpace.appliance.deployment import Deployment, load
 from dualpace.appliance.dispatch import Dispatcher
@@ -109,13 +110,10 @@ def describe(deployment: Deployment, host: str, port: int) -> str:
     )
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound TCP socket, whose options its connections inherit; port 0 picks one. Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A bound TCP socket, whose options its connections inherit; see `bound`."""
+    listener = bound(host, port, shared=shared)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREAD_S)
-    listener.bind((host, port))
     return listener
 
 
@@ -127,6 +125,7 @@ def main() -> int:
     parser.add_argument("--ring", type=int, default=0, help="this frontend's ring")
     parser.add_argument("--host", help="address to listen on; the plan's by default")
     parser.add_argument("--port", type=int, help="TCP port, 0 picks one; the plan's by default")
+    parser.add_argument("--share-port", action="store_true", help="let other frontends listen on the same port")
     parser.add_argument("--port-file", type=Path, help="a file to write the port into, as a line, once it listens")
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -143,12 +142,13 @@ def main() -> int:
         _say(str(error))
         return 2
     try:
-        listener = listen(host, port)
+        listener = listen(host, port, shared=arguments.share_port)
     except OSError as error:
-        _say(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and --port")
+        _say(refused(host, port, error))
         ring.close()
         return 2
-    dispatcher = Dispatcher(ring, deployment.plan.schedule, claim)
+    plan = deployment.plan
+    dispatcher = Dispatcher(ring, plan.schedule, claim, frontends=plan.rings.rings)
     Server(deployment, dispatcher, listener, arguments.port_file).run(sockets=[listener])
     return 0
 

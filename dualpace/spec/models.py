@@ -181,7 +181,9 @@ class NicSection(Section):
     device: Text | None = Field(None, description="RDMA device.", examples=["mlx5_0"])
     port: Annotated[int, Field(ge=1, le=255)] = Field(1, description="Port of the device.", examples=[1])
     gid_index: Annotated[int, Field(ge=0, le=255)] = Field(3, description="Index of the GID.", examples=[3])
-    rings: Annotated[int, Field(ge=1, le=64)] = Field(1, description="Rings, one per frontend.", examples=[1])
+    rings: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description="Frontends that share the port, each a process with a ring of its own.", examples=[1]
+    )
     slots: Annotated[int, Field(ge=64, le=65536)] = Field(
         1024, description="Request records of a ring, a power of two.", examples=[1024]
     )

@@ -1,9 +1,14 @@
 """Room in the engine's queue: 429 where there is none. Room in the ring: waited for, and nothing left behind."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx2 as httpx
 import pytest
+
+from dualpace.appliance.dispatch import Dispatcher
+from dualpace.appliance.errors import ApiError
+from dualpace.engine.ring import SamplingParams, Status
 
 from .bundles import plan
 from .conftest import ServeToy, wait_for
@@ -65,6 +70,27 @@ def test_no_more_requests_than_the_engine_holds_are_under_way(serve: ServeToy):
         toy.ring.hold(False)
         assert {future.result().status_code for future in load} == {200}
     assert toy.http.post("/v1/completions", json=BODY).status_code == 200
+
+
+def test_a_frontend_takes_its_share_of_the_queue_and_what_the_others_leave():
+    schedule = plan().schedule
+
+    def accepted(others: int) -> int:
+        """How many requests one of four frontends takes while the others have so many."""
+
+        class Shared(FakeRing):
+            def status(self) -> Status:
+                return super().status()._replace(running=8, waiting=others + self.running - 8)
+
+        dispatcher = Dispatcher(Shared(held=True), schedule, frontends=4)
+        with suppress(ApiError):
+            while True:
+                dispatcher.submit([([5], SamplingParams(max_tokens=4))])
+        return len(dispatcher._routes)
+
+    assert accepted(others=schedule.max_requests) == schedule.max_requests // 4
+    assert accepted(others=20) == schedule.max_requests - 20
+    assert accepted(others=0) == schedule.max_requests
 
 
 def test_queued_prompt_tokens_are_limited_until_their_first_token(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):

@@ -1,5 +1,6 @@
 """Stands in for a frontend: healthy after the second probe, notes how it ended."""
 
+import argparse
 import os
 import signal
 import sys
@@ -7,11 +8,22 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-bundle, rings = Path(sys.argv[1]), Path(sys.argv[3])
-host, port, port_file = sys.argv[5], int(sys.argv[7]), Path(sys.argv[9])
-assert rings.read_bytes() == b"rings"
-(bundle / "frontend.pid").write_text(str(os.getpid()))
+parser = argparse.ArgumentParser()
+parser.add_argument("bundle", type=Path)
+for name, kind in (("rings", Path), ("ring", int), ("host", str), ("port", int), ("port-file", Path)):
+    parser.add_argument(f"--{name}", type=kind, required=True)
+parser.add_argument("--share-port", action="store_true")
+arguments = parser.parse_args()
+bundle = arguments.bundle
+assert arguments.rings.read_bytes() == b"rings"
+(bundle / f"frontend{arguments.ring or ''}.pid").write_text(str(os.getpid()))
+if (bundle / "frontend.refuses").exists():
+    sys.exit(2)
 probes = 0
+
+
+class Server(HTTPServer):
+    allow_reuse_port = arguments.share_port
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -31,6 +43,6 @@ def end(number, frame):
 
 
 signal.signal(signal.SIGTERM, end)
-server = HTTPServer((host, port), Handler)
-port_file.write_text(f"{server.server_port}\n")
+server = Server((arguments.host, arguments.port), Handler)
+arguments.port_file.write_text(f"{server.server_port}\n")
 server.serve_forever()

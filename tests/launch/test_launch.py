@@ -5,7 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +19,7 @@ from dualpace.launch import Appliance, LaunchError
 from dualpace.run_folder import RunFolder
 from tests.plans import example
 
-MANIFEST = SimpleNamespace(plan=example("quickstart"))
+PLAN = example("quickstart")
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +29,47 @@ def _stand_ins(monkeypatch, tmp_path):
     monkeypatch.setattr(launch, "FRONTEND", "tests.launch.frontend")
 
 
-def appliance(bundle: Path, quiet: bool = False) -> Appliance:
-    return Appliance(bundle, MANIFEST, "127.0.0.1", 0, quiet=quiet)
+def manifest(frontends: int = 1) -> SimpleNamespace:
+    rings = PLAN.rings.model_copy(update={"rings": frontends})
+    return SimpleNamespace(plan=PLAN.model_copy(update={"rings": rings}))
+
+
+def appliance(bundle: Path, quiet: bool = False, frontends: int = 1) -> Appliance:
+    return Appliance(bundle, manifest(frontends), "127.0.0.1", 0, quiet=quiet)
+
+
+def pid(bundle: Path, name: str) -> int:
+    return int((bundle / f"{name}.pid").read_text() or 0)
 
 
 def alive(bundle: Path) -> list[str]:
-    return [name for name in ("engine", "frontend") if Path(f"/proc/{(bundle / f'{name}.pid').read_text()}").exists()]
+    names = sorted(path.stem for path in bundle.glob("*.pid"))
+    return [name for name in names if Path(f"/proc/{pid(bundle, name)}").exists()]
+
+
+def eventually(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not come about in time"
+        time.sleep(0.02)
+
+
+@contextmanager
+def waiting(running: Appliance, bundle: Path) -> Iterator[list[str]]:
+    """Starts again what fails, until the block ends and the engine with it. Gives what is said of it."""
+    said = []
+
+    def wait() -> None:
+        with pytest.raises(LaunchError, match=r"engine ended with exit status 0"):
+            running.wait(said.append)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield said
+    finally:
+        os.kill(pid(bundle, "engine"), signal.SIGTERM)
+        thread.join()
 
 
 def shared_memory(bundle: Path) -> Path:
@@ -67,45 +105,82 @@ def test_an_engine_that_cannot_start_says_why(tmp_path):
     assert str(caught.value) == "no such weights\ntests.launch.engine ended with exit status 1"
 
 
-def test_an_engine_that_dies_takes_the_frontend_along(tmp_path):
-    with appliance(tmp_path) as running:
-        running.start(lambda step: None)
-        (tmp_path / "engine.crash").touch()
-        with pytest.raises(LaunchError, match=r"engine ended with exit status 7"):
-            running.wait(lambda line: None)
-    assert alive(tmp_path) == []
-    assert (tmp_path / "order").read_text() == "frontend "
-
-
-def test_an_engine_that_fails_is_started_again_unless_it_fails_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "RESTART_SECONDS", 0.5)
-    crash, pid = tmp_path / "engine.crash", tmp_path / "engine.pid"
+def test_an_engine_that_fails_is_started_again_unless_it_fails_at_once(tmp_path):
     said = []
 
     def crash_again(line):
         said.append(line)
-        crash.touch()
+        (tmp_path / "engine.crash").touch()
 
     with appliance(tmp_path) as running:
         running.start(lambda step: None)
-        first = pid.read_text()
-        time.sleep(0.6)
-        crash.touch()
+        first = pid(tmp_path, "engine")
+        (tmp_path / "engine.crash").touch()
         with pytest.raises(LaunchError, match=r"engine ended with exit status 7"):
             running.wait(crash_again)
     assert said == ["tests.launch.engine ended with exit status 7; starting it again"]
-    assert pid.read_text() != first
+    assert pid(tmp_path, "engine") != first
     assert alive(tmp_path) == []
+    assert (tmp_path / "order").read_text() == "frontend "
 
 
-def test_a_killed_frontend_takes_the_engine_along(tmp_path):
+def test_an_engine_that_has_served_for_a_while_is_started_again_whenever_it_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "RESTART_SECONDS", 0.0)
     with appliance(tmp_path) as running:
         running.start(lambda step: None)
-        os.kill(int((tmp_path / "frontend.pid").read_text()), signal.SIGKILL)
-        with pytest.raises(LaunchError, match=r"frontend was ended by SIGKILL"):
-            running.wait(lambda line: None)
+        with waiting(running, tmp_path) as said:
+            for _ in range(3):
+                before = pid(tmp_path, "engine")
+                (tmp_path / "engine.crash").touch()
+                eventually(lambda gone=before: pid(tmp_path, "engine") != gone and running._served_since is not None)
+            assert len(said) == 3
+
+
+def test_killed_frontends_are_started_again_and_the_others_and_the_engine_stay(tmp_path):
+    with appliance(tmp_path, frontends=3) as running:
+        steps = []
+        running.start(steps.append)
+        assert "start 3 frontends" in steps
+        everyone = ["engine", "frontend", "frontend1", "frontend2"]
+        assert alive(tmp_path) == everyone
+        before = {name: pid(tmp_path, name) for name in everyone}
+        with waiting(running, tmp_path) as said:
+            for name in ("frontend1", "frontend2"):
+                os.kill(before[name], signal.SIGKILL)
+            eventually(lambda: all(pid(tmp_path, name) != before[name] for name in ("frontend1", "frontend2")))
+            eventually(lambda: alive(tmp_path) == everyone)
+            assert [pid(tmp_path, name) for name in ("engine", "frontend")] == [before["engine"], before["frontend"]]
+            assert sorted(said) == [
+                f"tests.launch.frontend {ring} was ended by SIGKILL; starting it again" for ring in (1, 2)
+            ]
     assert alive(tmp_path) == []
-    assert (tmp_path / "order").read_text() == "engine "
+
+
+def test_a_frontend_that_fails_again_at_once_is_not_started_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "RESTART_SECONDS", 1.0)
+    with appliance(tmp_path) as running:
+        running.start(lambda step: None)
+        with waiting(running, tmp_path) as said:
+            times = []
+            for _ in range(3):
+                before = pid(tmp_path, "frontend")
+                os.kill(before, signal.SIGKILL)
+                eventually(lambda gone=before: pid(tmp_path, "frontend") not in (0, gone))
+                times.append(time.monotonic())
+            assert times[2] - times[1] >= 0.8
+            assert times[1] - times[0] >= 0.8
+            assert len(said) == 3
+
+
+def test_a_frontend_that_refuses_its_input_the_second_time_ends_the_deployment(tmp_path):
+    with appliance(tmp_path) as running:
+        running.start(lambda step: None)
+        (tmp_path / "frontend.refuses").touch()
+        os.kill(pid(tmp_path, "frontend"), signal.SIGKILL)
+        with pytest.raises(LaunchError, match=r"frontend ended with exit status 2") as caught:
+            running.wait(lambda line: None)
+    assert caught.value.usage
+    assert alive(tmp_path) == []
 
 
 PARENT = """
@@ -161,5 +236,17 @@ def test_the_folder_of_a_run_stays_while_any_of_its_processes_does(tmp_path):
 def test_a_port_that_another_server_has_is_not_taken_for_this_ones(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with Appliance(tmp_path, MANIFEST, "127.0.0.1", port) as running, pytest.raises(LaunchError, match="frontend"):
-            running.start(lambda step: None)
+        with Appliance(tmp_path, manifest(), "127.0.0.1", port) as running:
+            with pytest.raises(LaunchError, match=f"cannot listen on 127.0.0.1:{port}.*--port") as caught:
+                running.start(lambda step: None)
+            assert caught.value.usage
+
+
+def test_two_deployments_do_not_share_a_port(tmp_path):
+    with appliance(tmp_path, frontends=2) as first:
+        first.start(lambda step: None)
+        with (
+            Appliance(tmp_path, manifest(2), "127.0.0.1", first.port) as second,
+            pytest.raises(LaunchError, match="Address already in use"),
+        ):
+            second.start(lambda step: None)

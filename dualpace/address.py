@@ -1,0 +1,24 @@
+"""The address that a deployment is served at."""
+
+import socket
+
+
+def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A TCP socket at `host` and `port`, 0 for any; refused while another listens there, unless both are `shared`.
+
+    Raises OSError.
+    """
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
+    try:
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def refused(host: str, port: int, error: OSError) -> str:
+    """What to say about an address that cannot be had."""
+    return f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and --port"

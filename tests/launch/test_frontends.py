@@ -1,0 +1,186 @@
+"""Several frontends on one port, before the real engine of a toy model."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dualpace.build.bundle import build
+from dualpace.build.store import Store
+from dualpace.launch import Appliance, LaunchError
+from dualpace.plan.abi import fixed_view
+from dualpace.plan.manifest import read_manifest
+from dualpace.plan.resolve import resolve
+from dualpace.plan.structs import LINE
+from dualpace.spec.models import Spec
+from tests.engine.compiled import Quiet
+
+FRONTENDS = 3
+SHAPE = {
+    "family": "qwen3", "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 64, "intermediate": 96,
+    "vocab": 300, "context": 4096,
+}  # fmt: skip
+SPEC = {
+    "name": "toy",
+    "model": {"shape": SHAPE, "dtype": "fp32", "weights": {"random": 3}},
+    "scheduler": {"max_batch": 16, "prefill_chunk": 32},
+    "nic": {"rings": FRONTENDS},
+    "target": {"cpu": True, "kv_budget": "64MiB"},
+}
+BODY = {"model": "toy", "prompt": [5, 6, 7], "temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    folder = tmp_path_factory.mktemp("frontends") / "bundle"
+    store = Store(request.config.cache.mkdir("dualpace-store"))
+    build(resolve(Spec.model_validate(SPEC), Path.cwd()), folder, store, Quiet())
+    return folder
+
+
+@pytest.fixture
+def appliance(bundle: Path) -> Iterator[Appliance]:
+    """Serves, and starts again what fails."""
+
+    def wait() -> None:
+        with pytest.raises(LaunchError, match=r"exit status 0"):
+            appliance.wait(lambda line: None)
+
+    with Appliance(bundle, read_manifest(bundle), "127.0.0.1", 0, threads=1, quiet=True) as appliance:
+        appliance.start(lambda step: None)
+        thread = threading.Thread(target=wait)
+        thread.start()
+        try:
+            yield appliance
+        finally:
+            appliance._engine.process.terminate()
+            thread.join()
+
+
+def eventually(condition: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not come about in time"
+        time.sleep(0.02)
+
+
+def frontends(appliance: Appliance) -> list[int]:
+    """The process of each frontend; 0 while there is none."""
+    return [child.process.pid if child.process else 0 for child in appliance._frontends]
+
+
+def frontend_of(appliance: Appliance, client: socket.socket) -> int:
+    """The process that has accepted the connection of `client`; 0 while none has."""
+    ends = [":{1:04X}".format(*end) for end in (client.getpeername(), client.getsockname())]
+    table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inode = next(row[9] for row in table if row[1].endswith(ends[0]) and row[2].endswith(ends[1]))
+    for pid in filter(None, frontends(appliance)):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                if str(descriptor.readlink()) == f"socket:[{inode}]":
+                    return pid
+            except FileNotFoundError:
+                continue
+    return 0
+
+
+def connections(appliance: Appliance, stack: ExitStack) -> dict[int, http.client.HTTPConnection]:
+    """A connection to each frontend, once all accept some, by process."""
+    found: dict[int, http.client.HTTPConnection] = {}
+
+    def is_found() -> bool:
+        connection = http.client.HTTPConnection(*appliance.address, timeout=20)
+        stack.callback(connection.close)
+        connection.request("GET", "/health")
+        connection.getresponse().read()
+        found.setdefault(frontend_of(appliance, connection.sock), connection)
+        return set(frontends(appliance)) <= set(found)
+
+    eventually(is_found)
+    return found
+
+
+def rows(appliance: Appliance) -> int:
+    """Requests that the engine has, of whichever frontend."""
+    view = fixed_view("EngineStatus")
+    with appliance._rings.open("rb") as rings:
+        rings.seek(LINE)
+        status = view.from_buffer_copy(rings.read(LINE * 8))
+    return status.running + status.waiting
+
+
+def ask(connection: http.client.HTTPConnection, **fields: object) -> http.client.HTTPResponse:
+    connection.request("POST", "/v1/completions", json.dumps(BODY | fields), {"Content-Type": "application/json"})
+    return connection.getresponse()
+
+
+def test_a_killed_frontend_leaves_no_rows_and_another_takes_its_place_beside_the_others(appliance: Appliance):
+    with ExitStack() as stack:
+        by_process = connections(appliance, stack)
+        killed, *others = frontends(appliance)
+        streams = {pid: ask(connection, max_tokens=4000, stream=True) for pid, connection in by_process.items()}
+        for reply in streams.values():
+            assert reply.status == 200
+            assert reply.readline().startswith(b"data: ")
+        assert rows(appliance) == FRONTENDS
+        os.kill(killed, signal.SIGKILL)
+        eventually(lambda: rows(appliance) == FRONTENDS - 1, seconds=3)
+        eventually(lambda: frontends(appliance)[0] not in (0, killed))
+        assert frontends(appliance)[1:] == others
+        whole = json.loads(ask(connections(appliance, stack)[frontends(appliance)[0]], max_tokens=3).read())
+        assert whole["choices"][0]["finish_reason"] == "length"
+        for pid in others:
+            assert [streams[pid].readline()[:6] for _ in range(4)] == [b"\n", b"data: "] * 2
+            by_process[pid].close()
+        eventually(lambda: rows(appliance) == 0)
+
+
+def test_health_follows_the_engine_at_each_frontend(appliance: Appliance):
+    def health(connection: http.client.HTTPConnection) -> int:
+        connection.request("GET", "/health")
+        reply = connection.getresponse()
+        reply.read()
+        return reply.status
+
+    with ExitStack() as stack:
+        by_process = connections(appliance, stack)
+        assert {health(connection) for connection in by_process.values()} == {200}
+        engine = appliance._engine.process.pid
+        os.kill(engine, signal.SIGSTOP)
+        stalled = time.monotonic()
+        for connection in by_process.values():
+            eventually(lambda probed=connection: health(probed) == 503)
+        assert time.monotonic() - stalled < 2
+        os.kill(engine, signal.SIGCONT)
+        for connection in by_process.values():
+            eventually(lambda probed=connection: health(probed) == 200, seconds=2)
+
+
+def test_a_killed_engine_ends_the_streams_of_each_frontend_and_another_takes_its_place(appliance: Appliance):
+    with ExitStack() as stack:
+        by_process = connections(appliance, stack)
+        streams = [ask(connection, max_tokens=4000, stream=True) for connection in by_process.values()]
+        for reply in streams:
+            reply.readline()
+        appliance._engine.process.kill()
+        for reply in streams:
+            *_, error, done = reply.read().decode().strip().split("\n\n")
+            assert "the engine has stopped" in json.loads(error.removeprefix("data: "))["error"]["message"]
+            assert done == "data: [DONE]"
+        for connection in by_process.values():
+
+            def is_served(probed: http.client.HTTPConnection = connection) -> bool:
+                reply = ask(probed, max_tokens=3)
+                reply.read()
+                assert reply.status in (200, 503)
+                return reply.status == 200
+
+            eventually(is_served)
