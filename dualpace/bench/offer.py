@@ -1,0 +1,57 @@
+"""A load offered by a process of its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from dualpace.bench.load import Load
+from dualpace.bench.result import Run
+
+WORKER = "dualpace.bench.worker"
+NEEDED = ("httptools", "numpy", "uvloop")
+
+
+class OfferError(Exception):
+    """A load that could not be offered; the message says why, in a line. `ours` where the load generator failed."""
+
+    def __init__(self, message: str, ours: bool = False) -> None:
+        super().__init__(message)
+        self.ours = ours
+
+
+class Progress(NamedTuple):
+    """How a run goes: seconds since it began; requests sent, active, ended and failed; pieces of text that came."""
+
+    elapsed: float
+    sent: int
+    active: int
+    ended: int
+    failed: int
+    pieces: int
+
+
+def offer(load: Load, key: str, say: Callable[[Progress], object] = lambda _: None) -> Run:
+    """Offer a load to its server with the API key, or "", and tell how it goes twice a second. Raises OfferError."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise OfferError(f"measuring needs {', '.join(missing)}: run `pip install 'dualpace[bench]'`")
+    command = [sys.executable, "-m", WORKER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            process.stdin.write(json.dumps({"load": load.model_dump(mode="json"), "key": key}) + "\n")
+            process.stdin.close()
+            for line in process.stdout:
+                match json.loads(line):
+                    case {"progress": values}:
+                        say(Progress(**values))
+                    case {"run": run}:
+                        return Run.model_validate(run)
+                    case {"error": message}:
+                        raise OfferError(message)
+        finally:
+            process.kill()
+    raise OfferError(f"the load generator ended with exit status {process.returncode}", ours=True)

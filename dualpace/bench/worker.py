@@ -1,0 +1,123 @@
+"""The process that offers a load: reads it from stdin, writes how it goes and at last the run, a JSON object a line.
+
+python -m dualpace.bench.worker <load.json
+"""
+
+import asyncio
+import gc
+import json
+import os
+import resource
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import uvloop
+
+from dualpace.bench.alarm import Ticker
+from dualpace.bench.answer import Answer
+from dualpace.bench.client import Client
+from dualpace.bench.drive import Driver
+from dualpace.bench.energy import Meter
+from dualpace.bench.figures import Ending, run_of
+from dualpace.bench.lengths import WorkloadError
+from dualpace.bench.load import Load
+from dualpace.bench.record import Record
+from dualpace.bench.result import Run
+from dualpace.bench.workload import requests_of
+
+# The loop looks at the clock so often; what it sees late, it has seen of answers as late.
+TICK_S = 0.005
+PROGRESS_S = 0.5
+# From the first line to the first request: bodies are made, and closed loops start at once.
+LEAD_S = 0.05
+PATHS = {"completions": "/completions", "chat": "/chat/completions"}
+
+
+async def offer(load: Load, key: str) -> Run:
+    """Offer the load and wait for all answers. Raises WorkloadError."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    record = Record(time.monotonic() + LEAD_S, load.warm_up)
+    meter = Meter(load.url)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_crash)
+    idle = asyncio.Event()
+
+    def ended(answer: Answer) -> None:
+        driver.answered(answer.end)
+        record.add(answer)
+        if not client.active:
+            idle.set()
+
+    client = Client(load.url, PATHS[load.api], key, ended)
+    driver = Driver(load, requests_of(load), client, record.start, record.sent_late.add)
+    gc.collect()
+    gc.freeze()
+    record.start = driver.start = time.monotonic() + LEAD_S
+    ticker = Ticker(loop, TICK_S, record.seen_late.add)
+    watch = loop.create_task(_watch(load, client, driver, record))
+    await asyncio.sleep(LEAD_S)
+    before = _cpu_seconds(), time.monotonic()
+    loop.call_later(load.warm_up, meter.begin)
+    if load.duration:
+        loop.call_later(load.duration, meter.end)
+    await driver.run()
+    while client.active:
+        idle.clear()
+        await idle.wait()
+    meter.end()
+    cpu = (_cpu_seconds() - before[0]) / (time.monotonic() - before[1])
+    ticker.close()
+    watch.cancel()
+    client.close()
+    return run_of(load, started, record, Ending(driver.by_time, cpu, meter.joules))
+
+
+async def _watch(load: Load, client: Client, driver: Driver, record: Record) -> None:
+    """Tell how it goes, and give up what is silent for too long."""
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        now = time.monotonic()
+        for answer in list(client.active):
+            heard = answer.arrivals[-1] if answer.arrivals else answer.sent
+            if now - heard > load.timeout:
+                client.give_up(answer, f"timeout: silent for {load.timeout:g} s")
+        _write(progress={
+            "elapsed": now - record.start, "sent": driver.issued, "active": len(client.active), "ended": len(record),
+            "failed": record.failed, "pieces": record.pieces + sum(len(answer.arrivals) for answer in client.active),
+        })  # fmt: skip
+
+
+def _crash(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A fault of the load generator ends it: a run that goes on without a part of its load would be believed."""
+    loop.default_exception_handler(context)
+    os._exit(1)
+
+
+def _write(**line: object) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    """Read the load and the key, offer it, write the run."""
+    told = json.loads(sys.stdin.readline())
+    load = Load.model_validate(told["load"])
+    if load.cpus:
+        os.sched_setaffinity(0, load.cpus)
+    try:
+        run = uvloop.run(offer(load, told["key"]))
+    except (WorkloadError, OSError) as error:
+        _write(error=str(error))
+        return
+    _write(run=run.model_dump(mode="json"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""A failure of any kind is no success, and is counted as what it is."""
+
+import socket
+
+import pytest
+
+from dualpace.bench.load import Load
+from dualpace.bench.offer import OfferError, offer
+
+
+@pytest.mark.parametrize(
+    ("end", "kind"),
+    [
+        ("error", "stream: generation_failed"),
+        ("cut", "stream: broken off"),
+        ("refuse", "HTTP 429: queue_full"),
+        ("silent", "timeout: silent for 1 s"),
+        ("no-done", "stream: broken off"),
+        ("abort", "stream: ended with abort"),
+        ("garbage", "stream: not an event of the API"),
+    ],
+)
+def test_each_kind_by_its_name(server, end, kind):
+    run = server.offer({"ttft": 0.01, "end": end}, rate=200, requests=20, workload="fixed:8,3", timeout=1)
+    assert run.errors == {kind: 20}
+    assert (run.requests, run.succeeded, run.output_tokens) == (20, 0, 0)
+    assert run.latencies == {}
+    assert (run.tokens_per_s.value, run.requests_per_s.value) == (0, 0)
+
+
+def test_failures_are_never_good_and_do_not_count_as_latency(server):
+    run = server.offer({"end": "error"}, rate=200, requests=20, workload="fixed:8,3", limits={"ttft": 10})
+    assert run.good is not None
+    assert run.good.value == 0
+    assert run.warnings[-1].startswith("No request succeeded")
+
+
+def test_a_server_that_is_not_there(server):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    run = offer(Load(url=f"http://127.0.0.1:{port}", model="m", rate=100, requests=5, workload="fixed:8,3"), "")
+    assert run.errors == {"connect: Connection refused": 5}
+
+
+def test_an_answer_that_is_too_short_is_told(server):
+    run = server.offer({"tokens": 2}, rate=200, requests=20, workload="fixed:8,3")
+    assert (run.succeeded, run.other_lengths, run.output_tokens) == (20, 20, 40)
+    assert "ignore_eos" in " ".join(run.warnings)
+
+
+def test_a_closed_loop_goes_on_after_failures(server):
+    run = server.offer({"end": "refuse"}, concurrency=4, requests=100, workload="fixed:8,3")
+    assert run.errors == {"HTTP 429: queue_full": 100}
+
+
+@pytest.mark.parametrize("workload", ["fixed:0,3", "fixed:a", "chat:1,2,3", "nothing"])
+def test_a_workload_that_is_not_understood(server, workload):
+    with pytest.raises(OfferError, match=workload):
+        server.offer({}, rate=1, requests=1, workload=workload)
