@@ -6,17 +6,19 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from dualpace.appliance.aside import ParsingRoute
+from dualpace.appliance.aside import ARRIVED, ParsingRoute
+from dualpace.appliance.counted import Counted
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import ApiError, failed, from_validation, model_not_found
 from dualpace.appliance.generate import Generation
 from dualpace.appliance.limits import Limits
+from dualpace.appliance.metrics import MEDIA_TYPE, metrics_text
 from dualpace.appliance.reply import ChatReply, CompletionReply
 from dualpace.appliance.responses import ChatCompletion, Completion, ErrorBody, Health, ModelCard, ModelList
 from dualpace.appliance.schema import ChatRequest, CompletionRequest, SamplingFields
@@ -40,6 +42,7 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
     app = FastAPI(title=f"DualPace: {deployment.name}", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.router.route_class = ParsingRoute
     app.add_middleware(Limits, api_keys=deployment.api_keys, max_body=deployment.plan.serving.max_body)
+    app.add_middleware(Counted, tally=dispatcher.tally)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _api_error)
     app.add_exception_handler(HTTPException, _api_error)
@@ -52,18 +55,18 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
         return EventStream(generation, reply) if body.stream else Whole(generation, reply)
 
     @app.post("/v1/completions", response_model=Completion, responses=GENERATED, dependencies=guarded)
-    async def completions(body: CompletionRequest) -> Response:
+    async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue a prompt."""
         job = await completion_job(body, deployment)
         reply = CompletionReply(deployment, body.wants_usage)
-        return answer(body, Generation(dispatcher, deployment, job), reply)
+        return answer(body, Generation(dispatcher, deployment, job, request.scope[ARRIVED]), reply)
 
     @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=GENERATED, dependencies=guarded)
-    async def chat_completions(body: ChatRequest) -> Response:
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Continue a chat."""
         job = await chat_job(body, deployment)
         reply = ChatReply(deployment, len(job.choices), body.wants_usage)
-        return answer(body, Generation(dispatcher, deployment, job), reply)
+        return answer(body, Generation(dispatcher, deployment, job, request.scope[ARRIVED]), reply)
 
     @app.get("/v1/models", responses=ERRORS, dependencies=guarded)
     async def models() -> ModelList:
@@ -85,6 +88,13 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
             return Health(status="ok")
         response.status_code = 503
         return Health(status="unavailable", reason=reason)
+
+    @app.get("/metrics", responses=ERRORS, response_class=PlainTextResponse, dependencies=guarded)
+    async def metrics() -> Response:
+        """What engine and frontends count, for Prometheus."""
+        ready = dispatcher.unavailable() is None
+        text = metrics_text(deployment, dispatcher.status(), ready, dispatcher.tally.totals())
+        return Response(text, media_type=MEDIA_TYPE)
 
     return app
 

@@ -12,8 +12,12 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dualpace.appliance.pace import clock
+
 T = TypeVar("T")
 
+# Key of a request's scope: when its body had come, in seconds of `pace.clock`.
+ARRIVED = "dualpace.arrived"
 # What is parsed faster than it is handed to a thread and back, about.
 SMALL_BYTES = 32768
 _WORKERS = ThreadPoolExecutor(4, thread_name_prefix="aside")
@@ -47,6 +51,7 @@ class _Parsed(Request):
 
     async def json(self) -> Any:
         body = await self.body()
+        self.scope[ARRIVED] = clock()
         if len(body) <= SMALL_BYTES:
             return json.loads(body)
         return await asyncio.get_running_loop().run_in_executor(_PARSER, self._parse, body)

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from dualpace.appliance.errors import ApiError, failed, invalid, queue_full, unavailable
 from dualpace.appliance.health import Heartbeat
-from dualpace.engine.ring import Finish, FrontendRing, RingError, SamplingParams, TokenEvent
+from dualpace.appliance.pace import Pace, clock
+from dualpace.appliance.tally import Tally
+from dualpace.engine.ring import Finish, FrontendRing, RingError, SamplingParams, Status, TokenEvent
 from dualpace.plan.plan import Schedule
 
 WAIT_S = 0.25
@@ -70,6 +72,7 @@ class _Route:
     inbox: Inbox | None
     choice: int
     queued: int
+    pace: Pace
 
 
 class Dispatcher:
@@ -82,11 +85,13 @@ class Dispatcher:
         claim: Callable[[], FrontendRing] | None = None,
         *,
         frontends: int = 1,
+        tally: Tally | None = None,
     ) -> None:
         """`claim` makes another ring once the engine of `ring` is gone; it raises RingError while there is none.
 
         `frontends` share the limits of `schedule`.
         """
+        self.tally = tally or Tally()
         self._ring = ring
         self._schedule = schedule
         self._claim = claim
@@ -118,6 +123,10 @@ class Dispatcher:
         """Why no request can be taken now, as a clause; None while one can."""
         return self._closing or self._heartbeat.unavailable()
 
+    def status(self) -> Status:
+        """What the engine last said of itself."""
+        return self._ring.status()
+
     def close(self, reason: str) -> None:
         """Take no more requests."""
         self._closing = reason
@@ -128,8 +137,10 @@ class Dispatcher:
             if inbox is not None:
                 self._end(inbox, error)
 
-    def submit(self, jobs: Sequence[tuple[Sequence[int], SamplingParams]]) -> tuple[Inbox, list[int]]:
+    def submit(self, jobs: Sequence[tuple[Sequence[int], SamplingParams]], arrived: float) -> tuple[Inbox, list[int]]:
         """Take one prompt a choice, all or none. Returns the inbox and the choices' tags.
+
+        `arrived` is when the request did, in seconds of `pace.clock`.
 
         What finds no room in the ring follows once the engine has read what is there. Raises ApiError: 503 while the
         engine is unavailable, 429 while it has as many requests as it may queue, 400 for what it cannot serve.
@@ -142,7 +153,7 @@ class Dispatcher:
         inbox = Inbox()
         tags = list(itertools.islice(self._tags, len(jobs)))
         for choice, (tag, (prompt, params)) in enumerate(zip(tags, jobs, strict=True)):
-            self._routes[tag] = _Route(inbox, choice, len(prompt))
+            self._routes[tag] = _Route(inbox, choice, len(prompt), Pace(self.tally, arrived))
             self._held[tag] = prompt, params
         self._queued_tokens += tokens
         self._send_held()
@@ -254,12 +265,14 @@ class Dispatcher:
         self.fail_all(unavailable(reason))
 
     def _deliver(self, events: list[TokenEvent]) -> None:
+        now = clock()
         for event in events:
             route = self._routes.get(event.tag)
             if route is None:
                 continue
             self._queued_tokens -= route.queued
             route.queued = 0
+            route.pace.take(event, now)
             if event.finish is not Finish.NONE:
                 del self._routes[event.tag]
                 self._held.pop(event.tag, None)  # the engine went away while the ring was found full

@@ -11,6 +11,7 @@ from dualpace.appliance.responses import Error, ErrorBody
 from dualpace.appliance.schema import FIELDS, UNSUPPORTED
 
 RETRY_AFTER_S = 1
+CLIENT_GONE = 499
 
 
 @dataclass(eq=False)
@@ -79,7 +80,7 @@ def failed(reason: str) -> ApiError:
 
 def client_gone() -> ApiError:
     """Ends the work for a client that has left; it is never read."""
-    return ApiError(499, "The client closed the connection.")
+    return ApiError(CLIENT_GONE, "The client closed the connection.")
 
 
 def from_validation(errors: Sequence[Any]) -> ApiError:

@@ -6,10 +6,11 @@ from typing import NamedTuple
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.echo import Echo
-from dualpace.appliance.errors import ApiError, client_gone, failed, unavailable
+from dualpace.appliance.errors import CLIENT_GONE, ApiError, client_gone, failed, unavailable
 from dualpace.appliance.logprobs import TokenLogprob, logprob_of
 from dualpace.appliance.responses import FinishReason, PromptTokensDetails, Usage
 from dualpace.appliance.stops import StopMatcher
+from dualpace.appliance.tally import FINISHED
 from dualpace.appliance.validate import Job
 from dualpace.engine.ring import Finish, TokenEvent
 
@@ -116,17 +117,22 @@ def failure_of(event: TokenEvent) -> ApiError | None:
 class Generation:
     """Runs a job: submits on entry, and on exit aborts what has not finished."""
 
-    def __init__(self, dispatcher: Dispatcher, deployment: Deployment, job: Job) -> None:
+    def __init__(self, dispatcher: Dispatcher, deployment: Deployment, job: Job, arrived: float) -> None:
+        """`arrived` is when the request did, in seconds of `pace.clock`."""
         self._dispatcher = dispatcher
         self._job = job
+        self._arrived = arrived
+        self._unfinished = "abort"  # why a choice has not finished: its client left, unless something failed
         self.choices = [Choice(deployment, job, index) for index in range(len(job.choices))]
 
     async def __aenter__(self) -> "Generation":
-        self._inbox, self._tags = self._dispatcher.submit(self._job.choices)
+        self._inbox, self._tags = self._dispatcher.submit(self._job.choices, self._arrived)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._dispatcher.abort(self._tags)
+        for choice in self.choices:
+            self._dispatcher.tally.add(FINISHED, value=choice.finish_reason or self._unfinished)
 
     def leave(self) -> None:
         """End at once: the client is gone."""
@@ -166,6 +172,8 @@ class Generation:
                 if text or self.choices[index].finish_reason
             ]
         if failure is not None:
+            if failure.status != CLIENT_GONE:
+                self._unfinished = "error"
             raise failure
 
     def usage(self) -> Usage:

@@ -22,6 +22,7 @@ from dualpace.appliance.app import create_app
 from dualpace.appliance.deployment import Deployment, load
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import unavailable
+from dualpace.appliance.tally import Tally
 from dualpace.engine.ring import FrontendRing, RingError
 from dualpace.plan.manifest import HOST_RING, BundleError
 
@@ -137,9 +138,13 @@ def main() -> int:
         host = arguments.host or serving.host
         port = serving.port if arguments.port is None else arguments.port
         claim = partial(FrontendRing, arguments.bundle / HOST_RING, arguments.rings, arguments.ring)
+        tally = Tally(arguments.rings, arguments.ring)
         ring = claim()
     except (BundleError, RingError) as error:
         _say(str(error))
+        return 2
+    except OSError as error:
+        _say(f"{error.filename}: {error.strerror}; the folder of the rings has to be writable")
         return 2
     try:
         listener = listen(host, port, shared=arguments.share_port)
@@ -148,7 +153,7 @@ def main() -> int:
         ring.close()
         return 2
     plan = deployment.plan
-    dispatcher = Dispatcher(ring, plan.schedule, claim, frontends=plan.rings.rings)
+    dispatcher = Dispatcher(ring, plan.schedule, claim, frontends=plan.rings.rings, tally=tally)
     Server(deployment, dispatcher, listener, arguments.port_file).run(sockets=[listener])
     return 0
 

@@ -111,6 +111,7 @@ class Status(NamedTuple):
     split_steps: int
     workqueue_steps: int
     flashinfer_steps: int
+    host_steps: int
 
 
 class FrontendRing:

@@ -188,6 +188,7 @@ STRUCTS: tuple[Struct, ...] = (
             Field("split_steps", "u64", doc="layer groups in a step that went the split route"),
             Field("workqueue_steps", "u64", doc="likewise, the workqueue route"),
             Field("flashinfer_steps", "u64", doc="likewise, the flashinfer route"),
+            Field("host_steps", "u64", doc="likewise, the CPU engine's"),
         ),
     ),
     Struct(

@@ -65,7 +65,7 @@ def _operations(description: dict) -> dict[str, dict]:
 def test_the_description_names_every_route_and_no_answer_that_is_never_given(toy: Frontend):
     operations = _operations(toy.http.get("/openapi.json").json())
     assert set(operations) == {
-        "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/health",
+        "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/health", "/metrics",
     }  # fmt: skip
     assert all("422" not in operation["responses"] for operation in operations.values())
     assert "text/event-stream" in operations["/v1/completions"]["responses"]["200"]["content"]

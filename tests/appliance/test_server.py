@@ -29,7 +29,15 @@ def start(tmp_path: Path) -> Iterator[StartProcess]:
 
         def start(step_s: float = 0.0, **options: object) -> tuple[subprocess.Popen[str], str]:
             bundle = write_bundle(tmp_path / "bundle", **options)
-            command = [sys.executable, "-m", "tests.appliance.fake_server", str(step_s), bundle, "--rings", "none"]
+            command = [
+                sys.executable,
+                "-m",
+                "tests.appliance.fake_server",
+                str(step_s),
+                bundle,
+                "--rings",
+                tmp_path / "rings",
+            ]
             process = stack.enter_context(
                 subprocess.Popen(
                     [*command, "--port", "0", "--port-file", tmp_path / "port"],
@@ -146,12 +154,19 @@ def test_a_bundle_without_a_ring_library_is_refused_in_one_line(tmp_path: Path):
     assert "libring.so" in ended.stderr
 
 
+def test_rings_in_a_folder_that_cannot_be_written_are_refused_in_one_line(tmp_path: Path):
+    ended = run(write_bundle(tmp_path / "bundle"), "--rings", tmp_path / "missing" / "rings")
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "the folder of the rings" in ended.stderr
+
+
 def test_a_port_in_use_is_refused_with_the_remedy(tmp_path: Path):
     bundle = write_bundle(tmp_path / "bundle")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        command = [sys.executable, "-m", "tests.appliance.fake_server", "0", bundle, "--rings", "none"]
+        command = [sys.executable, "-m", "tests.appliance.fake_server", "0", bundle, "--rings", tmp_path / "rings"]
         port = str(taken.getsockname()[1])
         ended = subprocess.run([*command, "--port", port], cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 2

@@ -230,7 +230,7 @@ def test_a_client_that_lags_gets_what_it_missed_in_one_piece(tmp_path: Path):
         deployment = load(write_bundle(tmp_path / "bundle"))
         dispatcher = Dispatcher(FakeRing(), deployment.plan.schedule)
         body = CompletionRequest.model_validate({"model": "toy", "prompt": "hello", "max_tokens": 100, "n": 2})
-        async with Generation(dispatcher, deployment, await completion_job(body, deployment)) as generation:
+        async with Generation(dispatcher, deployment, await completion_job(body, deployment), 0.0) as generation:
             while dispatcher._routes:
                 dispatcher._deliver(dispatcher._ring.wait(0))
             return [deltas async for deltas in generation.deltas()]

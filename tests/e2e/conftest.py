@@ -9,6 +9,7 @@ import pytest
 from openai import OpenAI
 
 from tests.e2e.appliance import Served, serving
+from tests.e2e.tiny import build_tiny
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,6 +26,18 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def appliance(bundle: Path) -> Iterator[Served]:
     with serving(bundle) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    return build_tiny(tmp_path_factory.mktemp("tiny"), request.config.cache.mkdir("dualpace-store"))
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_bundle: Path) -> Iterator[Served]:
+    """A running appliance on the CPU engine: a random model, whose every answer comes at once."""
+    with serving(tiny_bundle) as served:
         yield served
 
 

@@ -21,6 +21,7 @@ DP_FN inline void count_attention(Counters& counters, const StepBuffers& b) {
     counters.split_steps += route == Route::kSplit ? 1 : 0;
     counters.workqueue_steps += route == Route::kWorkqueue ? 1 : 0;
     counters.flashinfer_steps += route == Route::kFlashinfer ? 1 : 0;
+    counters.host_steps += route == Route::kHost ? 1 : 0;
   }
 }
 

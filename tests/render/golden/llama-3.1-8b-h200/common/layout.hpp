@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x174e8c0df29f5075;
+constexpr uint64_t kLayoutHash = 0x1fbc0c7e6ede6d5e;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -152,6 +152,7 @@ struct alignas(8) Counters {
   uint64_t split_steps;  // layer groups in a step that went the split route
   uint64_t workqueue_steps;  // likewise, the workqueue route
   uint64_t flashinfer_steps;  // likewise, the flashinfer route
+  uint64_t host_steps;  // likewise, the CPU engine's
 };
 static_assert(offsetof(Counters, accepted) == 0);
 static_assert(offsetof(Counters, finished) == 8);
@@ -173,7 +174,8 @@ static_assert(offsetof(Counters, attention_launches) == 128);
 static_assert(offsetof(Counters, split_steps) == 136);
 static_assert(offsetof(Counters, workqueue_steps) == 144);
 static_assert(offsetof(Counters, flashinfer_steps) == 152);
-static_assert(sizeof(Counters) == 160);
+static_assert(offsetof(Counters, host_steps) == 160);
+static_assert(sizeof(Counters) == 168);
 
 // What decode attention of a layer group does in a step, in each of its layers.
 struct alignas(8) AttentionWork {
@@ -206,7 +208,7 @@ struct alignas(64) EngineStatus {
   uint32_t total_pages;
   uint32_t epoch;  // of the engine: one more than of the engine before it
   Counters counters;
-  uint8_t pad_216[40];
+  uint8_t pad_224[32];
 };
 static_assert(offsetof(EngineStatus, heartbeat) == 0);
 static_assert(offsetof(EngineStatus, steps) == 8);

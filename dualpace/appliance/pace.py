@@ -1,0 +1,67 @@
+"""When the tokens of a choice came: what TTFT, TPOT and ITL are made of."""
+
+import time
+
+from dualpace.appliance.tally import (
+    CACHED_TOKENS,
+    DECODE,
+    DURATION,
+    GENERATED_LENGTH,
+    GENERATED_TOKENS,
+    ITL,
+    PROMPT_LENGTH,
+    PROMPT_TOKENS,
+    TPOT,
+    TTFT,
+    Tally,
+)
+from dualpace.engine.ring import Finish, TokenEvent
+
+clock = time.monotonic
+
+
+class Pace:
+    """The times of one choice, in seconds of `clock`, from the arrival of its request on."""
+
+    __slots__ = ("_arrived", "_first", "_last", "_tally", "_tokens")
+
+    def __init__(self, tally: Tally, arrived: float) -> None:
+        self._tally = tally
+        self._arrived = arrived
+        self._first = self._last = 0.0
+        self._tokens = 0
+
+    def take(self, event: TokenEvent, now: float) -> None:
+        """Count an event of the choice that came at `now`."""
+        if event.token >= 0 and not event.of_prompt:
+            self._take_token(event, now)
+        if event.finish in (Finish.STOP, Finish.LENGTH):
+            self._end(event, now)
+
+    def _take_token(self, event: TokenEvent, now: float) -> None:
+        tally = self._tally
+        if self._tokens:
+            tally.observe(ITL, now - self._last)
+        else:
+            self._begin(event)
+            self._first = now
+            tally.observe(TTFT, now - self._arrived)
+        self._last = now
+        self._tokens += 1
+        tally.add(GENERATED_TOKENS)
+
+    def _begin(self, event: TokenEvent) -> None:
+        self._tally.add(PROMPT_TOKENS, event.prompt_tokens)
+        self._tally.add(CACHED_TOKENS, event.cached_tokens)
+        self._tally.observe(PROMPT_LENGTH, event.prompt_tokens)
+
+    def _end(self, event: TokenEvent, now: float) -> None:
+        tally = self._tally
+        if self._tokens == 0 and event.finish is Finish.LENGTH:  # a prompt that was computed and no more
+            self._begin(event)
+        tally.observe(DURATION, now - self._arrived)
+        tally.observe(GENERATED_LENGTH, self._tokens)
+        if self._tokens > 0:
+            tally.observe(DECODE, self._last - self._first)
+        if self._tokens > 1:
+            tally.observe(TPOT, (self._last - self._first) / (self._tokens - 1))
