@@ -36,7 +36,7 @@ class Inbox:
         self._events: list[tuple[int, TokenEvent]] = []
         self._generated = 0
         self.error: ApiError | None = None
-        self._wake = asyncio.Event()
+        self._taker: asyncio.Future[None] | None = None
 
     def put(self, choice: int, event: TokenEvent) -> bool:
         """Add a token; False when the handler is too far behind, and nothing is added."""
@@ -45,24 +45,28 @@ class Inbox:
         # A prompt's tokens come as fast as they are computed, and are as many as the prompt has.
         self._generated += not event.of_prompt
         self._events.append((choice, event))
-        self._wake.set()
+        self._wake()
         return True
 
     def fail(self, error: ApiError) -> None:
         """End the request with `error`, after what has been put."""
         self.error = self.error or error
-        self._wake.set()
+        self._wake()
 
     async def get(self) -> list[tuple[int, TokenEvent]]:
         """Wait for tokens and take all there are. Raises the error that ended the request, once none are left."""
-        await self._wake.wait()
+        if not self._events and self.error is None:
+            self._taker = asyncio.get_running_loop().create_future()
+            await self._taker
         if not self._events:
             assert self.error is not None
             raise self.error
         events, self._events, self._generated = self._events, [], 0
-        if self.error is None:
-            self._wake.clear()
         return events
+
+    def _wake(self) -> None:
+        if self._taker is not None and not self._taker.done():
+            self._taker.set_result(None)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.generate import Delta
@@ -13,10 +14,7 @@ from dualpace.appliance.logprobs import Ranked, TokenLogprob
 from dualpace.appliance.responses import (
     AssistantMessage,
     ChatChoice,
-    ChatChunk,
-    ChatChunkChoice,
     ChatCompletion,
-    ChatDelta,
     ChatLogprobs,
     ChatToken,
     Completion,
@@ -28,15 +26,15 @@ from dualpace.appliance.responses import (
 
 
 class Reply(Protocol):
-    """One answer of one API. Chunks are dumped without their unset fields."""
+    """One answer of one API. Chunks are JSON."""
 
-    def opening(self) -> list[BaseModel]:
+    def opening(self) -> list[bytes]:
         """What a stream begins with, before any token."""
 
-    def chunk(self, delta: Delta) -> BaseModel:
+    def chunk(self, delta: Delta) -> bytes:
         """New text of one choice."""
 
-    def closing(self, usage: Usage) -> list[BaseModel]:
+    def closing(self, usage: Usage) -> list[bytes]:
         """What a stream ends with, after all choices."""
 
     def whole(self, texts: Sequence[Delta], usage: Usage) -> BaseModel:
@@ -50,6 +48,24 @@ def _head(prefix: str, deployment: Deployment) -> dict[str, Any]:
         "model": deployment.name,
         "system_fingerprint": deployment.fingerprint,
     }
+
+
+class _Chunks:
+    """The chunks of one stream, which begin alike: that much is written once."""
+
+    def __init__(self, head: dict[str, Any], with_usage: bool) -> None:
+        self._head = to_json(head)[:-1] + b',"choices":'
+        # Where the usage was asked for, every chunk has the field.
+        self._end = b',"usage":null}' if with_usage else b"}"
+        self._with_usage = with_usage
+
+    def of(self, choice: dict[str, Any]) -> bytes:
+        """A chunk of one choice."""
+        return b"%b[%b]%b" % (self._head, to_json(choice), self._end)
+
+    def closing(self, usage: Usage) -> list[bytes]:
+        """The chunk with the usage, if it was asked for."""
+        return [b'%b[],"usage":%b}' % (self._head, to_json(usage))] if self._with_usage else []
 
 
 def _completion_logprobs(entries: Sequence[TokenLogprob]) -> CompletionLogprobs:
@@ -85,22 +101,22 @@ class CompletionReply:
 
     def __init__(self, deployment: Deployment, with_usage: bool) -> None:
         self._head = _head("cmpl", deployment) | {"object": "text_completion"}
-        # Where the usage was asked for, every chunk has the field.
-        self._usage = {"usage": None} if with_usage else {}
+        self._chunks = _Chunks(self._head, with_usage)
 
-    def opening(self) -> list[BaseModel]:
+    def opening(self) -> list[bytes]:
         """Chunks before any token."""
         return []
 
-    def chunk(self, delta: Delta) -> BaseModel:
+    def chunk(self, delta: Delta) -> bytes:
         """A chunk of new text."""
-        logprobs = {"logprobs": _completion_logprobs(delta.logprobs)} if delta.logprobs else {}
-        choice = CompletionChoice(index=delta.choice, text=delta.text, finish_reason=delta.finish_reason, **logprobs)
-        return Completion(**self._head, **self._usage, choices=[choice])
+        choice: dict[str, Any] = {"index": delta.choice, "text": delta.text, "finish_reason": delta.finish_reason}
+        if delta.logprobs:
+            choice["logprobs"] = _completion_logprobs(delta.logprobs)
+        return self._chunks.of(choice)
 
-    def closing(self, usage: Usage) -> list[BaseModel]:
+    def closing(self, usage: Usage) -> list[bytes]:
         """Chunks after all choices."""
-        return [Completion(**self._head, choices=[], usage=usage)] if self._usage else []
+        return self._chunks.closing(usage)
 
     def whole(self, texts: Sequence[Delta], usage: Usage) -> BaseModel:
         """The response, unstreamed."""
@@ -122,29 +138,26 @@ class ChatReply:
     def __init__(self, deployment: Deployment, choices: int, with_usage: bool) -> None:
         self._head = _head("chatcmpl", deployment)
         self._choices = choices
-        self._usage = {"usage": None} if with_usage else {}
+        self._chunks = _Chunks(self._head | {"object": "chat.completion.chunk"}, with_usage)
 
-    def _chunk(self, choices: list[ChatChunkChoice], **usage: Usage | None) -> ChatChunk:
-        return ChatChunk(**self._head, object="chat.completion.chunk", choices=choices, **usage)
-
-    def opening(self) -> list[BaseModel]:
+    def opening(self) -> list[bytes]:
         """Chunks before any token."""
-        role = ChatDelta(role="assistant", content="")
+        role = {"role": "assistant", "content": ""}
         return [
-            self._chunk([ChatChunkChoice(index=index, delta=role, finish_reason=None)], **self._usage)
-            for index in range(self._choices)
+            self._chunks.of({"index": index, "delta": role, "finish_reason": None}) for index in range(self._choices)
         ]
 
-    def chunk(self, delta: Delta) -> BaseModel:
+    def chunk(self, delta: Delta) -> bytes:
         """A chunk of new text."""
-        piece = ChatDelta(content=delta.text) if delta.text else ChatDelta()
-        logprobs = {"logprobs": _chat_logprobs(delta.logprobs)} if delta.logprobs else {}
-        choice = ChatChunkChoice(index=delta.choice, delta=piece, finish_reason=delta.finish_reason, **logprobs)
-        return self._chunk([choice], **self._usage)
+        piece = {"content": delta.text} if delta.text else {}
+        choice: dict[str, Any] = {"index": delta.choice, "delta": piece, "finish_reason": delta.finish_reason}
+        if delta.logprobs:
+            choice["logprobs"] = _chat_logprobs(delta.logprobs)
+        return self._chunks.of(choice)
 
-    def closing(self, usage: Usage) -> list[BaseModel]:
+    def closing(self, usage: Usage) -> list[bytes]:
         """Chunks after all choices."""
-        return [self._chunk([], usage=usage)] if self._usage else []
+        return self._chunks.closing(usage)
 
     def whole(self, texts: Sequence[Delta], usage: Usage) -> BaseModel:
         """The response, unstreamed."""

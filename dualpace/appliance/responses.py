@@ -43,7 +43,7 @@ class CompletionChoice(BaseModel):
 
 
 class Completion(BaseModel):
-    """Response of /v1/completions, and each chunk of its stream."""
+    """Response of /v1/completions; chunks of its stream are alike."""
 
     id: str
     object: Literal["text_completion"]
@@ -102,34 +102,6 @@ class ChatCompletion(BaseModel):
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
-
-
-class ChatDelta(BaseModel):
-    """A piece of the model's turn."""
-
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-
-
-class ChatChunkChoice(BaseModel):
-    """A piece of one turn."""
-
-    index: int
-    delta: ChatDelta
-    logprobs: ChatLogprobs | None = None
-    finish_reason: FinishReason | None
-
-
-class ChatChunk(BaseModel):
-    """One event of a streamed chat completion."""
-
-    id: str
-    object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[ChatChunkChoice]
-    usage: Usage | None = None
 
 
 class ModelCard(BaseModel):

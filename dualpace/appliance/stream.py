@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from pydantic import BaseModel
+from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -23,10 +23,6 @@ SEND_S = 30.0
 logger = logging.getLogger(__name__)
 
 
-class _NotTakenError(Exception):
-    """The client has not made room for the next piece in time."""
-
-
 class Answer(Response):
     """Runs a generation while its client stays: whatever ends the answer early ends the generation."""
 
@@ -34,25 +30,43 @@ class Answer(Response):
         super().__init__()
         self._generation = generation
         self._reply = reply
+        self._sending_since: float | None = None
+        self._is_cut_off = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request. A client that does not read leaves it unfinished, and is cut off by the server."""
+        loop = asyncio.get_running_loop()
 
         async def send_in_time(message: Message) -> None:
-            try:
-                async with asyncio.timeout(SEND_S):
-                    await send(message)
-            except TimeoutError as error:
-                raise _NotTakenError from error
+            self._sending_since = loop.time()
+            await send(message)
+            self._sending_since = None
 
         async with self._generation:
             watch = asyncio.create_task(self._watch(receive))
+            # A task of its own, for every token wakes it: as part of this one it would be reached through all callers.
+            self._task = asyncio.create_task(self._respond(scope, receive, send_in_time))
+            self._timer = loop.call_later(SEND_S, self._look)
             try:
-                await self._respond(scope, receive, send_in_time)
-            except _NotTakenError:
+                await self._task
+            except asyncio.CancelledError:
+                if not self._is_cut_off:
+                    raise
                 logger.warning("a client did not read for %g s and is cut off", SEND_S)
             finally:
+                self._timer.cancel()
                 watch.cancel()
+
+    def _look(self) -> None:
+        """Cut the client off if a send has waited for it too long. To time each send would cost as much as sending."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        since = now if self._sending_since is None else self._sending_since
+        self._is_cut_off = now - since >= SEND_S
+        if self._is_cut_off:
+            self._task.cancel()
+        else:
+            self._timer = loop.call_at(since + SEND_S, self._look)
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -79,10 +93,10 @@ class EventStream(Answer):
     """Server-sent events as tokens come. A failure becomes an error event; `[DONE]` always ends the stream."""
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def emit(events: list[BaseModel]) -> None:
-            lines = [f"data: {event.model_dump_json(exclude_unset=True)}\n\n" for event in events]
-            if lines:
-                await send({"type": "http.response.body", "body": "".join(lines).encode(), "more_body": True})
+        async def emit(events: list[bytes]) -> None:
+            if events:
+                body = b"".join([b"data: %b\n\n" % event for event in events])
+                await send({"type": "http.response.body", "body": body, "more_body": True})
 
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
         try:
@@ -91,10 +105,8 @@ class EventStream(Answer):
                 await emit([self._reply.chunk(delta) for delta in deltas])
             await emit(self._reply.closing(self._generation.usage()))
         except ApiError as error:
-            await emit([error.body()])
-        except _NotTakenError:
-            raise
+            await emit([to_json(error.body())])
         except Exception:
             logger.exception("a stream failed")
-            await emit([failed("an internal error").body()])
+            await emit([to_json(failed("an internal error").body())])
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dualpace.plan.abi import fixed_view
+from dualpace.plan.abi import fixed_reader, fixed_view
 from dualpace.plan.structs import LINE, Finish
 
 __all__ = ["Finish", "FrontendRing", "RingError", "SamplingParams", "Status", "TokenEvent"]
@@ -19,6 +19,8 @@ _Params = fixed_view("RequestParams")
 _Record = fixed_view("TokenRecord")
 _Tops = fixed_view("TopLogprobs")
 _Status = fixed_view("EngineStatus")
+_TOKEN_RECORD = fixed_reader("TokenRecord")
+_FINISHES = tuple(Finish)
 
 
 class RingError(Exception):
@@ -123,6 +125,7 @@ class FrontendRing:
         self._outstanding: dict[int, int] = {}
         self._submitted = 0
         self._records = _aligned(_Record * _BATCH)
+        self._record_bytes = memoryview(self._records).cast("B")
         self._tops = _aligned(_Tops * _BATCH)
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         self._handle = self._library.dp_ring_open(str(memory).encode(), ring, error, _ERROR_BYTES)
@@ -225,12 +228,14 @@ class FrontendRing:
 
     def _take(self, timeout_s: float) -> list[TokenEvent]:
         count = self._library.dp_ring_wait(self._handle, self._records, self._tops, _BATCH, int(timeout_s * 1e6))
+        records = _TOKEN_RECORD.iter_unpack(self._record_bytes[: count * _TOKEN_RECORD.size])
         return [
             TokenEvent(
-                r.tag, r.index, r.token, r.logprob, Finish(r.finish), r.prompt_tokens, r.cached_tokens,
-                self._top(i, r.top_count) if r.top_count else (), bool(r.of_prompt),
+                tag, index, token, logprob, _FINISHES[finish], prompt_tokens, cached_tokens,
+                self._top(i, top_count) if top_count else (), bool(of_prompt),
             )
-            for i, r in enumerate(self._records[:count])
+            for i, (tag, index, token, logprob, finish, prompt_tokens, cached_tokens, top_count, of_prompt, _)
+            in enumerate(records)
         ]  # fmt: skip
 
     def _top(self, i: int, count: int) -> tuple[tuple[int, float], ...]:

@@ -40,6 +40,7 @@ class Tokenizer:
         description = json.loads(text)
         self._special = {added["id"] for added in description["added_tokens"] if added["special"]}
         self._decode_token, self._strip = token_decoder(description["decoder"], file)
+        self._pieces = _Pieces(self.token_bytes)
         self.most_bytes = most_bytes(description)
 
     @cached_property
@@ -75,23 +76,49 @@ class Tokenizer:
         text = None if token in self._special else self._tokenizer.id_to_token(token)
         return b"" if text is None else self._decode_token(text)
 
+    def piece(self, token: int) -> str | bytes:
+        """The same as text, if it is whole characters."""
+        return self._pieces[token]
+
     @property
     def leading_spaces(self) -> int:
         """Spaces that the vocabulary's convention puts before a text, to be dropped where a text begins."""
         return self._strip
 
 
+class _Pieces(dict[int, str | bytes]):
+    """Tokens that have been seen; decoding one again would take as long as all else that is done for it."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._token_bytes = token_bytes
+
+    def __missing__(self, token: int) -> str | bytes:
+        raw = self._token_bytes(token)
+        try:
+            piece: str | bytes = raw.decode()
+        except UnicodeDecodeError:
+            piece = raw
+        self[token] = piece
+        return piece
+
+
 class Detokenizer:
     """Text of one request's tokens as they come; at most three bytes, an unfinished character, are held back."""
 
     def __init__(self, tokenizer: Tokenizer, *, continues: bool = True) -> None:
-        self._tokenizer = tokenizer
+        self._piece = tokenizer.piece
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._in_character = False
         self._strip = 0 if continues else tokenizer.leading_spaces
 
     def push(self, token: int) -> str:
         """The text that `token` completes."""
-        return self._begin(self._utf8.decode(self._tokenizer.token_bytes(token)))
+        piece = self._piece(token)
+        if isinstance(piece, bytes) or self._in_character:
+            piece = self._utf8.decode(piece if isinstance(piece, bytes) else piece.encode())
+            self._in_character = self._utf8.getstate()[0] != b""
+        return self._begin(piece) if self._strip else piece
 
     def flush(self) -> str:
         """What is held back, at the end of the text: U+FFFD for what is no character, or nothing."""
