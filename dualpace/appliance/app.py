@@ -17,6 +17,7 @@ from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import ApiError, failed, from_validation, model_not_found
 from dualpace.appliance.generate import Generation
+from dualpace.appliance.keys import Keys
 from dualpace.appliance.limits import Limits
 from dualpace.appliance.metrics import MEDIA_TYPE, metrics_text
 from dualpace.appliance.reply import ChatReply, CompletionReply
@@ -39,16 +40,18 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
         async with dispatcher:
             yield
 
+    serving = deployment.plan.serving
+    keys = Keys(serving.api_key_file, deployment.api_keys)
     app = FastAPI(title=f"DualPace: {deployment.name}", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.router.route_class = ParsingRoute
-    app.add_middleware(Limits, api_keys=deployment.api_keys, max_body=deployment.plan.serving.max_body)
+    app.add_middleware(Limits, keys=keys, max_body=serving.max_body)
     app.add_middleware(Counted, tally=dispatcher.tally)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _api_error)
     app.add_exception_handler(HTTPException, _api_error)
     app.add_exception_handler(Exception, _api_error)
-    keys = [Security(HTTPBearer(auto_error=False, description="A key of the deployment."))]
-    guarded = keys if deployment.api_keys else []
+    bearer = Security(HTTPBearer(auto_error=False, description="A key of the deployment."))
+    guarded = [bearer] if keys else []
     card = ModelCard(id=deployment.name, created=deployment.created, max_model_len=deployment.max_context)
 
     def answer(body: SamplingFields, generation: Generation, reply: CompletionReply | ChatReply) -> Answer:

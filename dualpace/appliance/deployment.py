@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dualpace.model.chat import ChatError, ChatTemplate
 from dualpace.model.tokenizer import Detokenizer, Tokenizer, TokenizerError
-from dualpace.plan.api_keys import read_api_keys
+from dualpace.plan.api_keys import ApiKey, read_api_keys
 from dualpace.plan.manifest import GENERATION, TOKENIZER, BundleError, Generation, read_manifest
 from dualpace.plan.plan import Plan
 
@@ -46,7 +46,7 @@ class Deployment:
     generation: Generation
     tokenizer: Tokenizer | None
     chat: ChatTemplate
-    api_keys: tuple[bytes, ...]
+    api_keys: tuple[ApiKey, ...]
     created: int
 
     @property

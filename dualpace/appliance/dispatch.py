@@ -173,11 +173,12 @@ class Dispatcher:
             """A frontend takes its share of a limit, and beyond that what the others leave."""
             return mine + more > most or (mine + more > most // self._frontends and every + more > most)
 
-        if is_beyond(len(self._routes), engine.running + engine.waiting, jobs, limits.max_requests) or (
-            self._queued_tokens
-            and is_beyond(self._queued_tokens, engine.waiting_tokens, tokens, limits.max_queued_tokens)
+        if is_beyond(len(self._routes), engine.running + engine.waiting, jobs, limits.max_requests):
+            raise queue_full(f"this server takes {limits.max_requests} requests at once")
+        if self._queued_tokens and is_beyond(
+            self._queued_tokens, engine.waiting_tokens, tokens, limits.max_queued_tokens
         ):
-            raise queue_full()
+            raise queue_full(f"prompts of {limits.max_queued_tokens} tokens may wait at once")
 
     def _send_held(self) -> None:
         """Submit in order, as far as the ring has room; the rest goes with the next tokens or the next look."""

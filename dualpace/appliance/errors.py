@@ -16,13 +16,17 @@ CLIENT_GONE = 499
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """An answer other than success: the HTTP status and the fields of the error object. Never holds prompt text."""
+    """An answer other than success: the HTTP status and the fields of the error object. Never holds prompt text.
+
+    `retry_after` is in seconds, and sent with the statuses that pass by themselves.
+    """
 
     status: int
     message: str
     kind: str = "invalid_request_error"
     param: str | None = None
     code: str | None = None
+    retry_after: int = RETRY_AFTER_S
 
     def body(self) -> ErrorBody:
         """The error object, the same in a response and in an event of a stream."""
@@ -36,7 +40,7 @@ class ApiError(Exception):
         if self.status in (408, 413):  # the rest of the body is not waited for
             headers["Connection"] = "close"
         if self.status in (429, 503):
-            headers["Retry-After"] = str(RETRY_AFTER_S)
+            headers["Retry-After"] = str(self.retry_after)
         return JSONResponse(self.body().model_dump(), self.status, headers)
 
 
@@ -63,9 +67,15 @@ def model_not_found(asked: str, served: str) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def queue_full() -> ApiError:
-    """429: the engine has as many requests as it may queue."""
-    return ApiError(429, "The queue is full; try again in a moment.", kind="rate_limit_error", code="queue_full")
+def queue_full(what: str) -> ApiError:
+    """429: the deployment has as much under way as it may; `what` is a clause that names the limit."""
+    message = f"The queue is full: {what}. Try again in a moment."
+    return ApiError(429, message, kind="rate_limit_error", code="queue_full")
+
+
+def rate_limited(what: str, retry_after: int) -> ApiError:
+    """429: the key has as much as it may; `what` is a sentence that names the limit, without a full stop."""
+    return ApiError(429, f"{what}.", kind="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after)
 
 
 def unavailable(reason: str) -> ApiError:

@@ -1,25 +1,28 @@
 """What is checked before a request is parsed: API key, content type, size of the body."""
 
 import asyncio
-import hmac
-from collections.abc import Sequence
+from contextlib import nullcontext
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dualpace.appliance.errors import ApiError, invalid
+from dualpace.appliance.keys import ACCOUNT, Account, Keys
 
-OPEN_PATHS = frozenset({"/health"})
+HEALTH = "/health"
 # From the headers of a request to the end of its body.
 BODY_S = 60.0
 
 
 class Limits:
-    """ASGI middleware. Hands a body on whole, once it is known to be JSON by its type and at most `max_body` bytes."""
+    """ASGI middleware. Hands a body on whole, once it is known to be JSON by its type and at most `max_body` bytes.
 
-    def __init__(self, app: ASGIApp, api_keys: Sequence[bytes], max_body: int) -> None:
+    A request that needs a key has its account in its scope, and is counted there while it is answered.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, max_body: int) -> None:
         self._app = app
-        self._api_keys = api_keys
+        self._keys = keys
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -28,32 +31,32 @@ class Limits:
             await self._app(scope, receive, send)
             return
         try:
-            self._check_key(scope)
-            if scope["method"] == "POST":
+            account = scope[ACCOUNT] = self._account(scope)
+            if scope["method"] != "POST":
+                await self._app(scope, receive, send)
+                return
+            with account.request() if account else nullcontext():
                 _check_content_type(Headers(scope=scope))
                 body = await self._body(scope, receive)
-                if body is None:
-                    return
-                receive = _replay(body, receive)
+                if body is not None:
+                    await self._app(scope, _replay(body, receive), send)
         except ApiError as error:
             await error.response()(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
 
-    def _check_key(self, scope: Scope) -> None:
-        if not self._api_keys or scope["path"] in OPEN_PATHS:
-            return
+    def _account(self, scope: Scope) -> Account | None:
+        """Whose the request is; None if that needs no key."""
+        if not self._keys or scope["path"] == HEALTH or scope["path"].startswith(f"{HEALTH}/"):
+            return None
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        token = given.strip().encode("latin-1")
-        # Every key is compared, so that the time says nothing about which one came close.
-        matches = [hmac.compare_digest(token, key) for key in self._api_keys]
-        if scheme.lower() != "bearer" or not any(matches):
-            raise ApiError(
-                401,
-                "A valid API key is needed: send it as 'Authorization: Bearer KEY'.",
-                kind="authentication_error",
-                code="invalid_api_key",
-            )
+        account = self._keys.account(given.strip().encode("latin-1"))
+        if scheme.lower() == "bearer" and account:
+            return account
+        raise ApiError(
+            401,
+            "A valid API key is needed: send it as 'Authorization: Bearer KEY'.",
+            kind="authentication_error",
+            code="invalid_api_key",
+        )
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The whole body; None if the client left before its end."""

@@ -9,6 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dualpace.appliance.errors import ApiError, failed
 from dualpace.appliance.generate import Delta, Generation
+from dualpace.appliance.keys import ACCOUNT, Account
 from dualpace.appliance.reply import Reply
 
 EVENT_HEADERS = [
@@ -42,6 +43,7 @@ class Answer(Response):
             await send(message)
             self._sending_since = None
 
+        account: Account | None = scope.get(ACCOUNT)
         async with self._generation:
             watch = asyncio.create_task(self._watch(receive))
             # A task of its own, for every token wakes it: as part of this one it would be reached through all callers.
@@ -56,6 +58,8 @@ class Answer(Response):
             finally:
                 self._timer.cancel()
                 watch.cancel()
+                if account:
+                    account.spend(self._generation.usage().total_tokens)
 
     def _look(self) -> None:
         """Cut the client off if a send has waited for it too long. To time each send would cost as much as sending."""

@@ -81,7 +81,7 @@ def generate(
             with report_to(sys.stderr) as progress:
                 appliance.start(progress.step)
             echo = iter([prompt])
-            key = keys[0].decode("latin-1") if keys else ""
+            key = keys[0].key.decode("latin-1") if keys else ""
             timing = complete(appliance.address, key, request, lambda text: write(next(echo, "") + text))
             write("\n")
     except LaunchError as error:

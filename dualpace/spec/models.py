@@ -238,7 +238,10 @@ class ServingSection(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8000, description="TCP port; 0 picks one.", examples=[8000])
     model_name: Text | None = Field(None, description="Name in the API; the spec's name if absent.", examples=["llama"])
     api_key_file: Text | None = Field(
-        None, description="File with one API key a line; relative to the spec.", examples=["keys.txt"]
+        None,
+        description="File with one API key a line, which limits may follow, like `requests=8 "
+        "tokens_per_minute=100000`; relative to the spec.",
+        examples=["keys.txt"],
     )
     max_body: Size = Field("8MiB", validate_default=True, description="Largest request body.", examples=["8MiB"])
     drain: Duration = Field(

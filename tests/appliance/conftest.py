@@ -52,7 +52,7 @@ def _serve(bundle: Path, ring: FakeRing, send_buffer: int = 0) -> Iterator[Front
     try:
         wait_for(lambda: server.started)
         url = "http://{}:{}".format(*listener.getsockname())
-        key = deployment.api_keys[0].decode() if deployment.api_keys else "none"
+        key = deployment.api_keys[0].key.decode() if deployment.api_keys else "none"
         with (
             httpx.Client(base_url=url, timeout=10) as http,
             openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=10) as client,

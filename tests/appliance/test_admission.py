@@ -67,6 +67,7 @@ def test_no_more_requests_than_the_engine_holds_are_under_way(serve: ServeToy):
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error"]["code"] == "queue_full"
+        assert f"takes {most} requests at once" in refused.json()["error"]["message"]
         toy.ring.hold(False)
         assert {future.result().status_code for future in load} == {200}
     assert toy.http.post("/v1/completions", json=BODY).status_code == 200
@@ -101,7 +102,9 @@ def test_queued_prompt_tokens_are_limited_until_their_first_token(serve: ServeTo
     with ThreadPoolExecutor() as pool:
         first = pool.submit(toy.http.post, "/v1/completions", json=body)
         wait_for(lambda: toy.ring.running)
-        assert toy.http.post("/v1/completions", json=body).status_code == 429
+        refused = toy.http.post("/v1/completions", json=body)
+        assert refused.status_code == 429
+        assert "prompts of 100 tokens" in refused.json()["error"]["message"]
         toy.ring.hold(False)
         assert first.result().status_code == 200
     assert toy.http.post("/v1/completions", json=body).status_code == 200

@@ -90,7 +90,7 @@ def test_a_failure_while_streaming_is_not_an_end(server):
 @pytest.mark.parametrize(("end", "status"), [(b"data: [DONE]\n\n", 0), (b"", 2)], ids=["whole", "cut"])
 def test_generate_asks_with_the_files_first_key_and_fails_when_cut(server, end, status, monkeypatch, tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("\n  the first key \nanother\n")
+    keys.write_text("\n  the-first-key \nanother\n")
     plan = example("quickstart")
     plan = plan.model_copy(update={"serving": plan.serving.model_copy(update={"api_key_file": str(keys)})})
     monkeypatch.setattr("dualpace.cli.serve._served", lambda source, store: (tmp_path, SimpleNamespace(plan=plan)))
@@ -100,7 +100,7 @@ def test_generate_asks_with_the_files_first_key_and_fails_when_cut(server, end, 
     server.events, server.end = (chunk("Par"),), end
     ended = CliRunner().invoke(app, ["generate", str(tmp_path), "--prompt", "x"])
     assert (ended.exit_code, ended.stdout.strip()) == (status, "xPar")
-    assert server.seen["key"] == "Bearer the first key"
+    assert server.seen["key"] == "Bearer the-first-key"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ EXAMPLES = Path(__file__).parents[2] / "dualpace" / "lint" / "examples"
 CASES = sorted(folder.name for folder in EXAMPLES.iterdir())
 
 # Whatever a checkout has made of them: git keeps no modes but that of executables.
-(EXAMPLES / "DP703-empty-key-file" / "keys.txt").chmod(0o600)
+for secret in ("DP703-empty-key-file/keys.txt", "DP710-key-file-form/keys.txt", "DP710-key-file-form/limited.txt"):
+    (EXAMPLES / secret).chmod(0o600)
 (EXAMPLES / "DP704-readable-key-file" / "keys.txt").chmod(0o644)
 
 

@@ -3,10 +3,12 @@
 import ipaddress
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from dualpace.diagnostic import Severity
 from dualpace.lint.rule import Finding, LintContext, Rule
+from dualpace.plan.api_keys import parse_api_keys
 from dualpace.plan.quantity import size_text
 
 # English text as UTF-8, in bytes a token.
@@ -35,8 +37,19 @@ def host_form(context: LintContext) -> Iterator[Finding]:
 def empty_key_file(context: LintContext) -> Iterator[Finding]:
     """A key file that is there has keys."""
     name = context.spec.serving.api_key_file
-    if (file := _file(context, name)) and not _text(file).strip():
-        yield Finding(("serving", "api_key_file"), f"serving.api_key_file {name} holds no key", "write one a line")
+    with suppress(ValueError):
+        if (file := _file(context, name)) and not parse_api_keys(_text(file)):
+            yield Finding(("serving", "api_key_file"), f"serving.api_key_file {name} holds no key", "write one a line")
+
+
+def key_file_form(context: LintContext) -> Iterator[Finding]:
+    """Each line of a key file that is there is a key, and limits of its own if it has some."""
+    name = context.spec.serving.api_key_file
+    try:
+        if file := _file(context, name):
+            parse_api_keys(_text(file))
+    except ValueError as error:
+        yield Finding(("serving", "api_key_file"), f"serving.api_key_file {name}: {error}", "correct that line")
 
 
 def readable_key_file(context: LintContext) -> Iterator[Finding]:
@@ -133,4 +146,5 @@ SERVING_RULES = (
     Rule("DP707", "low-port", Severity.WARNING, low_port),
     Rule("DP708", "unknown-port", Severity.WARNING, unknown_port),
     Rule("DP709", "absent-template", Severity.ERROR, absent_template),
+    Rule("DP710", "key-file-form", Severity.ERROR, key_file_form),
 )
