@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from dualpace.engine.threads import default_threads
-from dualpace.plan.manifest import BundleError, read_manifest
+from dualpace.plan.manifest import BundleError, Manifest, read_manifest
 
 _RUNTIME = {
     "cpu": {
@@ -46,15 +46,16 @@ def main() -> int:
     stop = Stop()
     arguments = _arguments()
     try:
-        target = read_manifest(arguments.bundle).plan.target.kind
+        manifest = read_manifest(arguments.bundle)
     except BundleError as error:
         _say(str(error))
         return 2
+    target = manifest.plan.target.kind
     for name, value in _RUNTIME[target].items():
         os.environ.setdefault(name, value)
     # Only now: this loads torch and with it the OpenMP runtime, and both read their environment once.
     try:
-        return _serve_gpu(arguments, stop) if target == "cuda" else _serve_cpu(arguments, stop)
+        return (_serve_gpu if target == "cuda" else _serve_cpu)(manifest, arguments, stop)
     except ImportError as error:
         extras = "serve,cuda" if target == "cuda" else "serve"
         _say(f"serving on {'a GPU' if target == 'cuda' else 'the CPU'} needs {error.name or error}: "
@@ -62,21 +63,21 @@ def main() -> int:
         return 2
 
 
-def _serve_cpu(arguments: argparse.Namespace, stop: Stop) -> int:
+def _serve_cpu(manifest: Manifest, arguments: argparse.Namespace, stop: Stop) -> int:
     from dualpace.engine.memory import RingMemoryError
     from dualpace.engine.scheduler import LayoutError
     from dualpace.engine.serve import serve
     from dualpace.model.error import ModelError
 
     try:
-        serve(arguments.bundle, arguments.rings, arguments.threads, lambda: stop.asked, _say)
+        serve(arguments.bundle, manifest, arguments.rings, arguments.threads, lambda: stop.asked, _say)
     except (BundleError, LayoutError, RingMemoryError, ModelError) as error:
         _say(str(error))
         return 2
     return 0
 
 
-def _serve_gpu(arguments: argparse.Namespace, stop: Stop) -> int:
+def _serve_gpu(manifest: Manifest, arguments: argparse.Namespace, stop: Stop) -> int:
     from dualpace.engine.device import DeviceError
     from dualpace.engine.drive import DriveError
     from dualpace.engine.memory import RingMemoryError
@@ -84,7 +85,7 @@ def _serve_gpu(arguments: argparse.Namespace, stop: Stop) -> int:
     from dualpace.model.error import ModelError
 
     try:
-        serve(arguments.bundle, arguments.rings, arguments.drive, lambda: stop.asked, _say)
+        serve(arguments.bundle, manifest, arguments.rings, arguments.drive, lambda: stop.asked, _say)
     except (BundleError, RingMemoryError, ModelError) as error:
         _say(str(error))
         return 2

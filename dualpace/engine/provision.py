@@ -10,7 +10,7 @@ from dualpace.model.random import random_weights
 from dualpace.model.tokenizer import Tokenizer
 from dualpace.model.weights import load
 from dualpace.plan.abi import layout_hash
-from dualpace.plan.manifest import TOKENIZER, BundleError, Manifest, check_weights, read_manifest
+from dualpace.plan.manifest import TOKENIZER, BundleError, Manifest, check_weights
 
 _REPORT_SECONDS = 1.0
 
@@ -21,9 +21,8 @@ class StoppedError(Exception):
     """Told to stop while the model was loading."""
 
 
-def read_bundle(bundle: Path) -> Manifest:
-    """The manifest of a bundle of this version's layout whose files are all there. Raises BundleError."""
-    manifest = read_manifest(bundle)
+def check_bundle(bundle: Path, manifest: Manifest) -> None:
+    """Refuse a bundle of another layout than this version's, or without its weights. Raises BundleError."""
     layout = layout_hash(manifest.plan)
     if manifest.layout != layout:
         raise BundleError(
@@ -31,7 +30,6 @@ def read_bundle(bundle: Path) -> Manifest:
         )
     if manifest.weights is not None:
         check_weights(manifest.weights)
-    return manifest
 
 
 def vocabulary(bundle: Path, manifest: Manifest) -> int:
@@ -42,10 +40,12 @@ def vocabulary(bundle: Path, manifest: Manifest) -> int:
 
 def weights(manifest: Manifest, device: str, say: Say, stopped: Callable[[], bool]) -> dict[str, torch.Tensor]:
     """The weight table on `device`. Raises ModelError, and StoppedError once `stopped()`."""
+    what = "making weights" if manifest.weights is None else "loading weights"
+    say(what)
+    report = _reporter(what, say, stopped)
     if manifest.weights is None:
-        return random_weights(manifest.plan, _reporter("making weights", say, stopped), device)
-    folder = Path(manifest.weights.folder)
-    return load(manifest.plan, folder, _reporter("loading weights", say, stopped), device)
+        return random_weights(manifest.plan, report, device)
+    return load(manifest.plan, Path(manifest.weights.folder), report, device)
 
 
 def _reporter(what: str, say: Say, stopped: Callable[[], bool]) -> Callable[[int, int], None]:

@@ -9,9 +9,9 @@ from dualpace.engine.claims import ending_dead_claims
 from dualpace.engine.executor import Executor
 from dualpace.engine.kernels import Kernels
 from dualpace.engine.memory import RingMemory
-from dualpace.engine.provision import Say, StoppedError, read_bundle, vocabulary, weights
+from dualpace.engine.provision import Say, StoppedError, check_bundle, vocabulary, weights
 from dualpace.engine.scheduler import HostScheduler
-from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, BundleError
+from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, BundleError, Manifest
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
 
@@ -19,12 +19,12 @@ from dualpace.plan.structs import StepKind
 _IDLE_SECONDS = 0.1
 
 
-def serve(bundle: Path, rings: Path, threads: int, stopped: Callable[[], bool], say: Say) -> None:
-    """Serve `bundle` over the rings at `rings` until `stopped()`; progress goes to `say`.
+def serve(bundle: Path, manifest: Manifest, rings: Path, threads: int, stopped: Callable[[], bool], say: Say) -> None:
+    """Serve `bundle`, whose `manifest` was read, over the rings at `rings` until `stopped()`; progress goes to `say`.
 
     Raises BundleError, LayoutError, RingMemoryError or ModelError for what cannot be served.
     """
-    manifest = read_bundle(bundle)
+    check_bundle(bundle, manifest)
     plan = manifest.plan
     _check(bundle, plan)
     torch.set_num_threads(threads)

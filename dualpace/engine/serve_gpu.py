@@ -11,8 +11,8 @@ from dualpace.engine.claims import ending_dead_claims
 from dualpace.engine.device import Cubin, check, mapped
 from dualpace.engine.drive import DriveError, Driver, GpuEngine
 from dualpace.engine.memory import RingMemory
-from dualpace.engine.provision import Say, StoppedError, read_bundle, vocabulary, weights
-from dualpace.plan.manifest import HOST_RING, BundleError, cubins
+from dualpace.engine.provision import Say, StoppedError, check_bundle, vocabulary, weights
+from dualpace.plan.manifest import HOST_RING, BundleError, Manifest, cubins
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
 
@@ -23,14 +23,14 @@ _WATCH_SECONDS = 0.25
 _IDLE_SECONDS = 0.001
 
 
-def serve(bundle: Path, rings: Path, drive: Driver, stopped: Callable[[], bool], say: Say) -> None:
-    """Serve `bundle` over the rings at `rings` until `stopped()`; progress goes to `say`.
+def serve(bundle: Path, manifest: Manifest, rings: Path, drive: Driver, stopped: Callable[[], bool], say: Say) -> None:
+    """Serve `bundle`, whose `manifest` was read, over the rings at `rings` until `stopped()`; progress goes to `say`.
 
     Raises BundleError, RingMemoryError or ModelError for what cannot be served, DeviceError or DriveError for a GPU
     that fails.
     """
     begin = time.monotonic()
-    manifest = read_bundle(bundle)
+    check_bundle(bundle, manifest)
     plan = manifest.plan
     _check_device(bundle, plan)
     # Sums of split products stay in fp32.

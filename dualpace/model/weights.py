@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from dualpace.model.error import ModelError
 from dualpace.model.names import EMBED, HEAD, PREFIXES, Part, Prefix, sources, stacked_shape
+from dualpace.model.upload import Upload
 from dualpace.plan.plan import Plan
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -20,6 +21,8 @@ INDEX = "model.safetensors.index.json"
 
 # Called with the bytes done and the bytes in all.
 Progress = Callable[[int, int], None]
+# Copies the second tensor into the first.
+_Copy = Callable[[torch.Tensor, torch.Tensor], object]
 
 _FLOATS = {"BF16", "F16", "F32", "F64"}
 # Tensors that no text decoder reads: rotary frequencies, which the plan has, and a multimodal model's vision side.
@@ -49,6 +52,7 @@ def load(plan: Plan, folder: Path, progress: Progress | None = None, device: str
     """
     model = plan.model
     table = sources(model)
+    copy: _Copy = torch.Tensor.copy_ if device == "cpu" else Upload().copy
     with _open(folder) as checkpoint:
         prefix = _prefix(checkpoint)
         _check(checkpoint, prefix, table, folder)
@@ -59,7 +63,8 @@ def load(plan: Plan, folder: Path, progress: Progress | None = None, device: str
         total = sum(prod(stacked_shape(parts)) for parts in table.values()) * dtype.itemsize
         done = 0
         for name, parts in table.items():
-            weights[name] = _stack(checkpoint, prefix, parts, dtype, device)
+            weights[name] = torch.empty(stacked_shape(parts), dtype=dtype, device=device)
+            _fill(checkpoint, prefix, parts, weights[name], copy)
             done += weights[name].nbytes
             if progress:
                 progress(done, total)
@@ -171,19 +176,17 @@ def _check_tied(checkpoint: dict[str, _Tensor], prefix: Prefix) -> None:
         )
 
 
-def _stack(
-    checkpoint: dict[str, _Tensor], prefix: Prefix, parts: tuple[Part, ...], dtype: torch.dtype, device: str
-) -> torch.Tensor:
-    stacked = torch.empty(stacked_shape(parts), dtype=dtype, device=device)
+def _fill(
+    checkpoint: dict[str, _Tensor], prefix: Prefix, parts: tuple[Part, ...], stacked: torch.Tensor, copy: _Copy
+) -> None:
     begin = 0
     for part in parts:
         name = prefix.actual(part.name)
         rows = stacked[begin : begin + part.shape[0]]
-        rows.copy_(_read(checkpoint[name], name))
+        copy(rows, _read(checkpoint[name], name))
         begin += part.shape[0]
-        if dtype == torch.float16 and checkpoint[name].dtype != "F16" and not rows.isfinite().all():
+        if stacked.dtype == torch.float16 and checkpoint[name].dtype != "F16" and not rows.isfinite().all():
             raise WeightError(f"{name} has values beyond fp16's range: set model.dtype to bf16")
-    return stacked
 
 
 def _read(tensor: _Tensor, name: str) -> torch.Tensor:

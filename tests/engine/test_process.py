@@ -166,7 +166,7 @@ def test_a_bundle_of_another_layout_is_refused_by_name(bundle, tmp_path):
 
 def test_told_to_stop_while_loading_it_ends_before_it_is_ready(bundle, tmp_path):
     said: list[str] = []
-    serve(bundle, tmp_path / "rings", 1, lambda: True, said.append)
+    serve(bundle, read_manifest(bundle), tmp_path / "rings", 1, lambda: True, said.append)
     assert not any(line.startswith("ready") for line in said)
     assert not (tmp_path / "rings").exists()
 
