@@ -76,6 +76,8 @@ class Outcome(NamedTuple):
 def sanitized(tool: str, *arguments: str) -> list[str]:
     """The command that runs this interpreter under `tool`."""
     options = ["--target-processes=application-only", "--report-api-errors=no", f"--error-exitcode={FOUND}"]
+    # Kernels are compiled before the first call of the driver, which is when the tool attaches.
+    options.append(f"--launch-timeout={SECONDS}")
     return ["compute-sanitizer", f"--tool={tool}", *options, sys.executable, "-m", *arguments]
 
 

@@ -34,6 +34,19 @@ PLANS = {
             max_batch=16,
             smaller_buckets=(1, 8),
         ),
+        # All inputs are one turn of the warps.
+        small_plan(
+            "narrow",
+            dtype="bf16",
+            kv_heads=2,
+            ratio=4,
+            head_dim=64,
+            page_size=16,
+            intermediate=1024,
+            vocab=1024,
+            max_batch=16,
+            smaller_buckets=(1, 8),
+        ),
         # A head is an odd number of strips.
         small_plan(
             "biased",

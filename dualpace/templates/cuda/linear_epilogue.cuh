@@ -29,7 +29,12 @@ struct EveryRow {
 struct SampledRows {
   const StepBuffers* step;
   __device__ int input_row(int row) const {
-    return row < static_cast<int>(step->samples) ? step->sample_index[row] : 0;
+    int found = 0;
+    if (row < static_cast<int>(step->samples)) found = step->sample_index[row];
+    // Opaque, so that no product of it moves into the condition: ptxas 13.0 then reads the other case's 64-bit zero
+    // before it is there.
+    asm("" : "+r"(found));
+    return found;
   }
 };
 
