@@ -122,7 +122,7 @@ def line(name: str, phase: dict[str, Any]) -> str:
 
 def main() -> None:
     """Serve, go through the phases, print a table and write the result file."""
-    arguments = command_line(__doc__.splitlines()[0], "cpu_free.json")
+    arguments = command_line(__doc__.splitlines()[0], "cpu_free.json").parse_args()
     cores = sorted(os.sched_getaffinity(0))
     theirs, ours = set(cores[:-2]), set(cores[-2:])
     dice = random.Random(0)

@@ -1,6 +1,7 @@
 """The GPU engine through its rings: TTFT, and TPOT by rows and context.
 
     python -m benchmarks.gpu_engine [--spec benchmarks/specs/llama-8b-h200.yaml] [-o benchmarks/results/gpu_engine.json]
+        [--cells 1x1024 ...]
 
 The spec is built, its engine started as `serve` starts it, and a frontend's ring claimed by this process, which stamps
 each event as it arrives. A cell is that many requests of random prompts of equal length, submitted together; its TPOT
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -37,19 +39,30 @@ CELL_SECONDS = 120.0
 
 
 class Engine:
-    """The engine of a bundle as a process of its own, and a ring of it."""
+    """The engine of a bundle as a process of its own, and a ring of it.
 
-    def __init__(self, bundle: Path, folder: Path) -> None:
+    `ready_s` and the times in `said`, its lines, are in seconds since it was started.
+    """
+
+    def __init__(self, bundle: Path, folder: Path, *arguments: str) -> None:
         self.plan: Plan = read_manifest(bundle).plan
         self._rings = folder / "rings"
-        began = time.monotonic()
-        command = [sys.executable, "-m", "dualpace.engine", str(bundle), "--rings", str(self._rings)]
-        self.process = subprocess.Popen(command)
+        self.said: list[tuple[float, str]] = []
+        self._began = time.monotonic()
+        command = [sys.executable, "-m", "dualpace.engine", str(bundle), "--rings", str(self._rings), *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        threading.Thread(target=self._listen, daemon=True).start()
         self._wait_for(self._rings.exists)
         self.ring = FrontendRing(bundle / HOST_RING, self._rings)
         self._wait_for(lambda: self.ring.status().ready)
-        self.ready_s = time.monotonic() - began
+        self.ready_s = time.monotonic() - self._began
         self._tag = 0
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append((time.monotonic() - self._began, line))
+            sys.stderr.write(line)
 
     def _wait_for(self, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -128,6 +141,12 @@ def measure(engine: Engine, rows: int, prompt: int, dice: random.Random) -> dict
     }
 
 
+def cell(text: str) -> tuple[int, int]:
+    """Rows and prompt tokens of a cell as the command line has it."""
+    rows, prompt = text.split("x")
+    return int(rows), int(prompt)
+
+
 def floor(plan: Plan, rows: int, prompt: int) -> float:
     """The plan's floor of TPOT halfway through the tokens that are generated."""
     chunk = plan.schedule.prefill_chunk
@@ -151,13 +170,13 @@ def line(cell: dict[str, Any]) -> str:
     )
 
 
-def command_line(description: str, results: str) -> argparse.Namespace:
-    """The arguments of a benchmark of an engine."""
+def command_line(description: str, results: str) -> argparse.ArgumentParser:
+    """What a benchmark of an engine can be told."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--spec", type=Path, default=Path("benchmarks/specs/llama-8b-h200.yaml"))
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results") / results)
     parser.add_argument("--bundle", type=Path, help="one that is built already")
-    return parser.parse_args()
+    return parser
 
 
 def write(arguments: argparse.Namespace, digest: str, figures: dict[str, Any]) -> None:
@@ -168,7 +187,9 @@ def write(arguments: argparse.Namespace, digest: str, figures: dict[str, Any]) -
 
 def main() -> None:
     """Build, serve, measure, print a table and write the result file."""
-    arguments = command_line(__doc__.splitlines()[0], "gpu_engine.json")
+    parser = command_line(__doc__.splitlines()[0], "gpu_engine.json")
+    parser.add_argument("--cells", type=cell, nargs="+", default=CELLS, metavar="ROWSxPROMPT")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         bundle = arguments.bundle or built(arguments.spec, Path(folder))
         digest = read_manifest(bundle).digest
@@ -178,7 +199,7 @@ def main() -> None:
         try:
             first = measure(engine, 1, 64, dice)
             cells = []
-            for rows, prompt in CELLS:
+            for rows, prompt in arguments.cells:
                 cells.append(measure(engine, rows, prompt, dice))
                 print(line(cells[-1]), flush=True)
         finally:
