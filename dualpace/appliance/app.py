@@ -2,11 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -19,17 +18,14 @@ from dualpace.appliance.errors import ApiError, failed, from_validation, model_n
 from dualpace.appliance.generate import Generation
 from dualpace.appliance.keys import Keys
 from dualpace.appliance.limits import Limits
-from dualpace.appliance.metrics import MEDIA_TYPE, metrics_text
+from dualpace.appliance.openapi import describe, errors, generated
+from dualpace.appliance.operations import add_operations
 from dualpace.appliance.reply import ChatReply, CompletionReply
-from dualpace.appliance.responses import ChatCompletion, Completion, ErrorBody, Health, ModelCard, ModelList
+from dualpace.appliance.responses import ChatChunk, ChatCompletion, Completion, ModelCard, ModelList
 from dualpace.appliance.schema import ChatRequest, CompletionRequest, SamplingFields
 from dualpace.appliance.stream import Answer, EventStream, Whole
+from dualpace.appliance.tokenization import add_tokenization
 from dualpace.appliance.validate import chat_job, completion_job
-
-ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
-GENERATED: dict[int | str, dict[str, Any]] = ERRORS | {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Whole, or streamed."}
-}
 
 
 def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
@@ -42,7 +38,8 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
 
     serving = deployment.plan.serving
     keys = Keys(serving.api_key_file, deployment.api_keys)
-    app = FastAPI(title=f"DualPace: {deployment.name}", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.router.redirect_slashes = False
     app.router.route_class = ParsingRoute
     app.add_middleware(Limits, keys=keys, max_body=serving.max_body)
     app.add_middleware(Counted, tally=dispatcher.tally)
@@ -57,52 +54,41 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
     def answer(body: SamplingFields, generation: Generation, reply: CompletionReply | ChatReply) -> Answer:
         return EventStream(generation, reply) if body.stream else Whole(generation, reply)
 
-    @app.post("/v1/completions", response_model=Completion, responses=GENERATED, dependencies=guarded)
+    @app.post("/v1/completions", response_model=Completion, responses=generated(Completion), dependencies=guarded)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue a prompt."""
         job = await completion_job(body, deployment)
         reply = CompletionReply(deployment, body.wants_usage)
         return answer(body, Generation(dispatcher, deployment, job, request.scope[ARRIVED]), reply)
 
-    @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=GENERATED, dependencies=guarded)
+    @app.post(
+        "/v1/chat/completions", response_model=ChatCompletion, responses=generated(ChatChunk), dependencies=guarded
+    )
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Continue a chat."""
         job = await chat_job(body, deployment)
         reply = ChatReply(deployment, len(job.choices), body.wants_usage)
         return answer(body, Generation(dispatcher, deployment, job, request.scope[ARRIVED]), reply)
 
-    @app.get("/v1/models", responses=ERRORS, dependencies=guarded)
+    @app.get("/v1/models", responses=errors(), dependencies=guarded)
     async def models() -> ModelList:
         """The served model and its longest context."""
         return ModelList(data=[card])
 
-    @app.get("/v1/models/{model:path}", responses=ERRORS, dependencies=guarded)
+    @app.get("/v1/models/{model:path}", responses=errors(404), dependencies=guarded)
     async def model(model: str) -> ModelCard:
         """The served model by name."""
         if model != deployment.name:
             raise model_not_found(model, deployment.name)
         return card
 
-    @app.get("/health", responses={503: {"model": Health}})
-    async def health(response: Response) -> Health:
-        """Whether a request would be taken now; needs no key."""
-        reason = dispatcher.unavailable()
-        if reason is None:
-            return Health(status="ok")
-        response.status_code = 503
-        return Health(status="unavailable", reason=reason)
-
-    @app.get("/metrics", responses=ERRORS, response_class=PlainTextResponse, dependencies=guarded)
-    async def metrics() -> Response:
-        """What engine and frontends count, for Prometheus."""
-        ready = dispatcher.unavailable() is None
-        text = metrics_text(deployment, dispatcher.status(), ready, dispatcher.tally.totals())
-        return Response(text, media_type=MEDIA_TYPE)
-
+    add_tokenization(app, deployment, guarded)
+    add_operations(app, deployment, dispatcher, guarded)
+    describe(app, deployment, events=(Completion, ChatChunk))
     return app
 
 
-async def _api_error(_: Request, error: Exception) -> JSONResponse:
+async def _api_error(request: Request, error: Exception) -> JSONResponse:
     """Every failure as the API's error object; what nobody foresaw is logged by the server, not shown."""
     match error:
         case ApiError():
@@ -110,6 +96,21 @@ async def _api_error(_: Request, error: Exception) -> JSONResponse:
         case RequestValidationError():
             return from_validation(error.errors()).response()
         case HTTPException():
-            return ApiError(error.status_code, str(error.detail)).response()
+            return _unrouted(request, error)
         case _:
             return failed("an internal error").response()
+
+
+def _unrouted(request: Request, error: HTTPException) -> JSONResponse:
+    """What no route has answered."""
+    path, allowed = request.url.path, (error.headers or {}).get("Allow")
+    match error.status_code:
+        case 404:
+            message = f"There is no {path} here; /openapi.json has all there is."
+        case 405:
+            message = f"{request.method} is not served at {path}; {allowed} is."
+        case _:
+            message = str(error.detail)
+    response = ApiError(error.status_code, message).response()
+    response.headers.update(error.headers or {})
+    return response

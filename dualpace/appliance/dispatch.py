@@ -127,6 +127,11 @@ class Dispatcher:
         """Why no request can be taken now, as a clause; None while one can."""
         return self._closing or self._heartbeat.unavailable()
 
+    def hung(self) -> str | None:
+        """Why no request will be taken however long one waits, as a clause; None while one may be."""
+        reason = self._heartbeat.unavailable()
+        return reason if self._heartbeat.status.ready and self._heartbeat.stalled_for() > GIVE_UP_S else None
+
     def status(self) -> Status:
         """What the engine last said of itself."""
         return self._ring.status()

@@ -67,6 +67,12 @@ def model_not_found(asked: str, served: str) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
+def check_model(asked: str | None, served: str) -> None:
+    """Raise ApiError if a model was asked for and is not the served one."""
+    if asked is not None and asked != served:
+        raise model_not_found(asked, served)
+
+
 def queue_full(what: str) -> ApiError:
     """429: the deployment has as much under way as it may; `what` is a clause that names the limit."""
     message = f"The queue is full: {what}. Try again in a moment."

@@ -104,6 +104,34 @@ class ChatCompletion(BaseModel):
     usage: Usage
 
 
+class ChatDelta(BaseModel):
+    """A piece of the model's turn."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(BaseModel):
+    """A piece of one turn."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReason | None
+
+
+class ChatChunk(BaseModel):
+    """One event of a streamed chat completion, as `reply` writes it."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None
+
+
 class ModelCard(BaseModel):
     """The served model."""
 
@@ -121,8 +149,30 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
+class Tokenized(BaseModel):
+    """Response of /tokenize."""
+
+    count: int
+    max_model_len: int = Field(description="Longest prompt and completion together, in tokens.")
+    tokens: list[int]
+    token_strs: list[str] | None = Field(None, description="The vocabulary's entries, if they were asked for.")
+
+
+class Detokenized(BaseModel):
+    """Response of /detokenize."""
+
+    prompt: str
+
+
+class Version(BaseModel):
+    """Response of /version."""
+
+    version: str
+    system_fingerprint: str = Field(description="Of the bundle, as completions have it.")
+
+
 class Health(BaseModel):
-    """Response of /health."""
+    """Response of the routes of /health."""
 
     status: Literal["ok", "unavailable"]
     reason: str | None = Field(None, description="Why nothing can be generated now.")

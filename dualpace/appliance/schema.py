@@ -7,6 +7,7 @@ value that asks for nothing. Any other field is an error.
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
@@ -234,9 +235,40 @@ class ChatRequest(SamplingFields):
     safety_identifier: None = refused("safety identifiers")
 
 
+_NULL: JsonDict = {"type": "null"}
+_PROMPT: JsonDict = {"properties": {"prompt": {"type": "string"}, "messages": _NULL}, "required": ["prompt"]}
+_MESSAGES: JsonDict = {"properties": {"messages": {"type": "array"}, "prompt": _NULL}, "required": ["messages"]}
+
+
+class TokenizeRequest(Body):
+    """Body of POST /tokenize: a text or a chat."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [_PROMPT, _MESSAGES]})
+
+    model: Text | None = Field(None, description="The served model's name, if any.")
+    prompt: Text | None = Field(None, description="A text.")
+    messages: Annotated[list[Message], Field(min_length=1)] | None = Field(
+        None, description="A chat, which is written as the model's template has it."
+    )
+    add_special_tokens: bool | None = Field(
+        None, description="Put the model's BOS first; by default with a text, for a template has it already."
+    )
+    add_generation_prompt: bool | None = Field(
+        None, description="End a chat where the model's turn begins; true by default."
+    )
+    return_token_strs: bool | None = Field(None, description="Return the vocabulary's entries too.")
+
+
+class DetokenizeRequest(Body):
+    """Body of POST /detokenize."""
+
+    model: Text | None = Field(None, description="The served model's name, if any.")
+    tokens: Tokens = Field(description="Token ids.")
+
+
+_REQUESTS: tuple[type[Body], ...] = (
+    DetokenizeRequest, TokenizeRequest, TextPart, Message, ResponseFormat, StreamOptions,
+    CompletionRequest, ChatRequest,
+)  # fmt: skip
 # Every field that a request can have, by name: what an error says about one.
-FIELDS: dict[str, FieldInfo] = {
-    name: field
-    for model in (TextPart, Message, ResponseFormat, StreamOptions, CompletionRequest, ChatRequest)
-    for name, field in model.model_fields.items()
-}
+FIELDS: dict[str, FieldInfo] = {name: field for model in _REQUESTS for name, field in model.model_fields.items()}

@@ -7,7 +7,7 @@ from typing import cast
 
 from dualpace.appliance.aside import aside
 from dualpace.appliance.deployment import Deployment
-from dualpace.appliance.errors import context_exceeded, invalid, model_not_found
+from dualpace.appliance.errors import check_model, context_exceeded, invalid
 from dualpace.appliance.schema import MOST_PRIORITY, ChatRequest, CompletionRequest, Message, SamplingFields
 from dualpace.engine.ring import SamplingParams
 from dualpace.model.chat import ChatError
@@ -39,7 +39,7 @@ async def completion_job(body: CompletionRequest, deployment: Deployment) -> Job
     _check_room(len(texts or ids), n, deployment, "prompt")
     for row in ids:
         _max_tokens(len(row), body.max_tokens, COMPLETION_TOKENS, deployment, "prompt")
-        _check_ids(row, deployment, "prompt")
+        check_ids(row, deployment, "prompt")
     if texts:
         tokenizer = deployment.tokenizer
         if tokenizer is None:
@@ -79,7 +79,7 @@ async def chat_job(body: ChatRequest, deployment: Deployment) -> Job:
 
     _check_room(1, body.n or 1, deployment, "n")
     asked = body.max_completion_tokens or body.max_tokens
-    messages = [_plain(message) for message in body.messages]
+    messages = [plain(message) for message in body.messages]
 
     def tokenise() -> list[int]:
         text = deployment.chat.render(messages)
@@ -96,7 +96,8 @@ async def chat_job(body: ChatRequest, deployment: Deployment) -> Job:
     return Job(choices=choices, n=len(choices), stops=_stops(body), prefixes=("",) * len(choices), continues=False)
 
 
-def _plain(message: Message) -> dict[str, str]:
+def plain(message: Message) -> dict[str, str]:
+    """The message as templates take it."""
     content = message.content
     plain = {
         "role": "system" if message.role == "developer" else message.role,
@@ -106,19 +107,19 @@ def _plain(message: Message) -> dict[str, str]:
 
 
 def _check_fields(body: SamplingFields, deployment: Deployment) -> None:
-    if body.model != deployment.name:
-        raise model_not_found(body.model, deployment.name)
+    check_model(body.model, deployment.name)
     if body.stream_options is not None and not body.stream:
         raise invalid("'stream_options' needs 'stream' to be true.", "stream_options")
-    _check_ids(body.stop_token_ids or (), deployment, "stop_token_ids")
-    _check_ids(_biases(body).keys(), deployment, "logit_bias")
+    check_ids(body.stop_token_ids or (), deployment, "stop_token_ids")
+    check_ids(_biases(body).keys(), deployment, "logit_bias")
 
 
 def _biases(body: SamplingFields) -> dict[int, float]:
     return {int(token): bias for token, bias in (body.logit_bias or {}).items()}
 
 
-def _check_ids(ids: Iterable[int], deployment: Deployment, param: str) -> None:
+def check_ids(ids: Iterable[int], deployment: Deployment, param: str) -> None:
+    """Raise ApiError for an id outside the vocabulary."""
     for token in ids:
         if not 0 <= token < deployment.vocab:
             raise invalid(f"Token id {token} in '{param}' is outside the vocabulary of {deployment.vocab}.", param)

@@ -1,11 +1,13 @@
 """Models, keys and the API's own description."""
 
+import json
 from pathlib import Path
 
 import jsonschema
 import openai
 import pytest
 
+from dualpace import __version__
 from dualpace.appliance.deployment import load
 from dualpace.plan.manifest import BundleError
 
@@ -30,7 +32,8 @@ def test_keys_guard_everything_but_health(serve: ServeToy, tmp_path: Path):
     toy = serve(api_key_file=str(keys))
     assert toy.openai.models.list().data
     assert toy.openai.with_options(api_key="second").models.list().data
-    assert toy.http.get("/health").status_code == 200
+    for open_path in ("/health", "/health/live", "/health/ready"):
+        assert toy.http.get(open_path).status_code == 200
     for headers in ({}, {"Authorization": "Bearer firs"}, {"Authorization": "Basic first"}, {"Authorization": "first"}):
         response = toy.http.post("/v1/completions", content=b"not read", headers=headers)
         assert response.status_code == 401
@@ -38,7 +41,8 @@ def test_keys_guard_everything_but_health(serve: ServeToy, tmp_path: Path):
         assert response.headers["www-authenticate"] == "Bearer"
     with pytest.raises(openai.AuthenticationError):
         toy.openai.with_options(api_key="third").models.list()
-    assert toy.http.get("/openapi.json").status_code == 401
+    for path in ("/openapi.json", "/metrics", "/version", "/nothing"):
+        assert toy.http.get(path).status_code == 401
 
 
 @pytest.mark.parametrize("text", [None, "\n \n"])
@@ -58,6 +62,13 @@ def test_a_bundle_without_generation_defaults_names_the_file(tmp_path: Path):
         load(bundle)
 
 
+def test_the_version_names_the_bundle_as_answers_do(toy: Frontend):
+    version = toy.http.get("/version").json()
+    assert version["version"] == __version__
+    answer = toy.openai.completions.create(model="toy", prompt="x", max_tokens=1)
+    assert version["system_fingerprint"] == answer.system_fingerprint
+
+
 def _operations(description: dict) -> dict[str, dict]:
     return {path: operation for path, item in description["paths"].items() for operation in item.values()}
 
@@ -65,10 +76,31 @@ def _operations(description: dict) -> dict[str, dict]:
 def test_the_description_names_every_route_and_no_answer_that_is_never_given(toy: Frontend):
     operations = _operations(toy.http.get("/openapi.json").json())
     assert set(operations) == {
-        "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/health", "/metrics",
+        "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/health", "/health/live",
+        "/health/ready", "/metrics", "/tokenize", "/detokenize", "/version",
     }  # fmt: skip
     assert all("422" not in operation["responses"] for operation in operations.values())
-    assert "text/event-stream" in operations["/v1/completions"]["responses"]["200"]["content"]
+    assert "401" not in operations["/v1/completions"]["responses"]
+    assert set(operations["/health/live"]["responses"]) == {"200", "503"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "x y", "logprobs": 2}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "n": 2}),
+    ],
+)
+def test_events_are_what_the_description_says(toy: Frontend, path: str, body: dict):
+    description = toy.http.get("/openapi.json").json()
+    streamed = _operations(description)[path]["responses"]["200"]["content"]["text/event-stream"]["schema"]
+    validator = jsonschema.Draft202012Validator(streamed["contentSchema"] | {"components": description["components"]})
+    body = body | {"model": "toy", "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 4}
+    *events, done, _ = toy.http.post(path, json=body).text.split("\n\n")
+    assert done == "data: [DONE]"
+    assert len(events) >= 2
+    for event in events:
+        validator.validate(json.loads(event.removeprefix("data: ")))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +121,7 @@ def test_answers_are_what_the_description_says(toy: Frontend, path: str, body: d
     description = toy.http.get("/openapi.json").json()
     response = toy.http.post(path, json=body)
     responses = _operations(description)[path]["responses"]
-    schema = responses.get(str(response.status_code), responses["4XX"])["content"]["application/json"]["schema"]
+    schema = responses[str(response.status_code)]["content"]["application/json"]["schema"]
     jsonschema.validate(response.json(), schema | {"components": description["components"]})
 
 
@@ -99,5 +131,12 @@ def test_the_description_refuses_what_the_server_refuses(toy: Frontend):
     validator = jsonschema.Draft202012Validator(schema)
     good = {"model": "toy", "prompt": "x"}
     assert validator.is_valid(good)
-    for bad in ({"best_of": 2}, {"logit_bias": {"5": 101}}, {"temperature": 3}, {"presence_penalty": 3}, {"other": 1}):
+    for bad in (
+        {"best_of": 2},
+        {"logit_bias": {"5": 101}},
+        {"temperature": 3},
+        {"presence_penalty": 3},
+        {"other": 1},
+        {"model": "x"},
+    ):
         assert not validator.is_valid(good | bad)

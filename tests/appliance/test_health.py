@@ -36,6 +36,23 @@ def test_a_stall_shows_within_two_seconds_and_passes_with_it(serve: ServeToy):
     assert toy.http.get("/health").status_code == 200
 
 
+def test_only_a_long_stall_asks_for_a_new_process(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dispatch, "GIVE_UP_S", 2.0)
+    toy = serve()
+    toy.ring.stalled = True
+    wait_for(lambda: toy.http.get("/health/ready").status_code == 503)
+    assert toy.http.get("/health/live").status_code == 200
+    wait_for(lambda: toy.http.get("/health/live").status_code == 503)
+    assert "heartbeat stopped" in toy.http.get("/health/live").json()["reason"]
+
+
+def test_an_engine_that_loads_for_long_lives(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dispatch, "GIVE_UP_S", 0.0)
+    toy = serve(FakeRing(ready=False, stalled=True))
+    assert toy.http.get("/health/ready").status_code == 503
+    assert toy.http.get("/health/live").status_code == 200
+
+
 @pytest.mark.parametrize(
     ("state", "reason"), [({"ready": False}, "loading the model"), ({"alive": False}, "engine has stopped")]
 )

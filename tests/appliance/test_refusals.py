@@ -192,13 +192,20 @@ def test_both_names_of_max_tokens_at_once_are_refused(toy: Frontend):
 def test_unknown_paths_methods_and_models_answer_with_the_error_object(toy: Frontend):
     for response, status in (
         (toy.http.get("/v1/nothing"), 404),
+        (toy.http.post("/v1/completions/", json=COMPLETION), 404),
+        (toy.http.get("/nothing/%ff%0d%0a"), 404),
         (toy.http.get("/v1/completions"), 405),
+        (toy.http.delete("/v1/models"), 405),
+        (toy.http.request("PUT", "/metrics"), 405),
         (toy.http.get("/v1/models/other"), 404),
         (post(toy, "/v1/completions", COMPLETION | {"model": "other"}), 404),
     ):
         assert response.status_code == status
         assert response.json()["error"]["message"]
     assert response.json()["error"]["code"] == "model_not_found"
+    refused = toy.http.get("/v1/completions")
+    assert refused.headers["allow"] == "POST"
+    assert refused.json()["error"]["message"] == "GET is not served at /v1/completions; POST is."
 
 
 @pytest.mark.parametrize(("prompt", "fits"), [(CONTEXT - 9, True), (CONTEXT - 8, True), (CONTEXT - 7, False)])

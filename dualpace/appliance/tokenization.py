@@ -1,0 +1,57 @@
+"""`/tokenize` and `/detokenize`: what a prompt becomes, as vLLM's routes of these names have it."""
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from dualpace.appliance.aside import aside
+from dualpace.appliance.deployment import Deployment
+from dualpace.appliance.errors import check_model, invalid
+from dualpace.appliance.openapi import BODY_ERRORS
+from dualpace.appliance.responses import Detokenized, Tokenized
+from dualpace.appliance.schema import DetokenizeRequest, TokenizeRequest
+from dualpace.appliance.validate import check_ids, plain
+from dualpace.model.chat import ChatError
+from dualpace.model.tokenizer import Tokenizer
+
+
+def add_tokenization(app: FastAPI, deployment: Deployment, guarded: list[Any]) -> None:
+    """Add the routes to `app`; `guarded` is what keeps others out."""
+
+    @app.post("/tokenize", responses=BODY_ERRORS, dependencies=guarded)
+    async def tokenize(body: TokenizeRequest) -> Tokenized:
+        """The token ids of a text, or of a chat as the model's template writes it."""
+        check_model(body.model, deployment.name)
+        tokenizer = deployment.tokenizer
+        if tokenizer is None:
+            raise invalid(f"The model '{deployment.name}' has no tokenizer; it takes token ids.")
+        try:
+            tokens = await aside(lambda: _tokens(body, deployment, tokenizer))
+        except ChatError as error:
+            raise invalid(str(error), "messages") from error
+        texts = [tokenizer.token_text(token) or "" for token in tokens] if body.return_token_strs else None
+        return Tokenized(count=len(tokens), max_model_len=deployment.max_context, tokens=tokens, token_strs=texts)
+
+    @app.post("/detokenize", responses=BODY_ERRORS, dependencies=guarded)
+    async def detokenize(body: DetokenizeRequest) -> Detokenized:
+        """The text of token ids, without special tokens."""
+        check_model(body.model, deployment.name)
+        check_ids(body.tokens, deployment, "tokens")
+        return Detokenized(prompt=await aside(lambda: deployment.text_of(body.tokens)))
+
+
+def _tokens(body: TokenizeRequest, deployment: Deployment, tokenizer: Tokenizer) -> list[int]:
+    if body.messages is None:
+        if body.prompt is None:
+            raise invalid("One of 'prompt' and 'messages' is needed.", "prompt")
+        if body.add_generation_prompt is not None:
+            raise invalid("'add_generation_prompt' needs 'messages'.", "add_generation_prompt")
+        return tokenizer.encode(body.prompt, add_special=body.add_special_tokens is not False)
+    if body.prompt is not None:
+        raise invalid("Send 'prompt' or 'messages', not both.", "prompt")
+    text = deployment.chat.render(
+        [plain(message) for message in body.messages],
+        add_generation_prompt=body.add_generation_prompt is not False,
+    )
+    # The template writes special tokens itself.
+    return tokenizer.encode(text, add_special=body.add_special_tokens is True)
