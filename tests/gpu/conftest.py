@@ -10,7 +10,7 @@ from dualpace.build.errors import BuildError
 from dualpace.build.headers import find_headers
 from dualpace.build.store import Store
 from dualpace.build.units import libraries
-from dualpace.plan.manifest import CUDA_ENGINE, HOST_ENGINE, HOST_RING
+from dualpace.plan.manifest import CUDA_CUBINS, CUDA_ENGINE, HOST_ENGINE, HOST_RING
 from dualpace.plan.plan import Attention, Plan
 from dualpace.render.sources import render
 
@@ -30,6 +30,13 @@ class Silent:
 def compile_engine(plan: Plan, store: Store) -> Path:
     """The linked cubin, or for a CPU plan the host library, of `plan`; from `store` if it has it."""
     return _compile(plan, store, CUDA_ENGINE if plan.target.kind == "cuda" else HOST_ENGINE)
+
+
+def compile_cubins(plan: Plan, store: Store) -> tuple[Path, ...]:
+    """All that the engine of `plan` loads."""
+    sources = render(plan)
+    wanted = [library for library in libraries(plan, sources) if library.output in CUDA_CUBINS]
+    return tuple(compile_libraries(wanted, sources, store, Silent()).values())
 
 
 def compile_ring(plan: Plan, store: Store) -> Path:

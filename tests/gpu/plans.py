@@ -172,6 +172,17 @@ PLANS = {
         ),
         plan("g16-d256-p32-fp32", dtype="fp32", kv_heads=1, ratio=16, head_dim=256, page_size=32),
         plan("g8-d80-p16-fp32", dtype="fp32", kv_heads=2, ratio=8, head_dim=80, page_size=16, qk_norm=True),
+        plan(
+            "long-g4-d128-p16-bf16",
+            dtype="bf16",
+            kv_heads=1,
+            ratio=4,
+            head_dim=128,
+            page_size=16,
+            split_tokens=256,
+            context=131_072,
+            flashinfer="decode",
+        ),
         plan("g2-d64-p16-fp32", dtype="fp32", kv_heads=2, ratio=2, head_dim=64, page_size=16),
         plan(
             "many-pages-small-splits",
