@@ -57,7 +57,6 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
     @app.post("/v1/completions", response_model=Completion, responses=generated(Completion), dependencies=guarded)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue a prompt."""
-        dispatcher.check_room()
         job = await completion_job(body, deployment)
         reply = CompletionReply(deployment, body.wants_usage)
         return answer(body, Generation(dispatcher, deployment, job, request.scope[ARRIVED]), reply)
@@ -67,7 +66,6 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
     )
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Continue a chat."""
-        dispatcher.check_room()
         job = await chat_job(body, deployment)
         reply = ChatReply(deployment, len(job.choices), body.wants_usage)
         return answer(body, Generation(dispatcher, deployment, job, request.scope[ARRIVED]), reply)

@@ -16,14 +16,12 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from dualpace.address import bound, refused
 from dualpace.appliance.app import create_app
 from dualpace.appliance.deployment import Deployment, load
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import unavailable
-from dualpace.appliance.protocol import Protocol
 from dualpace.appliance.tally import Tally
 from dualpace.engine.ring import FrontendRing, RingError
 from dualpace.plan.manifest import HOST_RING, BundleError
@@ -31,27 +29,12 @@ from dualpace.plan.manifest import HOST_RING, BundleError
 # Between the end of draining and the end of the process, for streams to say that they were cut short.
 FAREWELL_S = 1
 BACKLOG = 2048
+# Beyond this many, /health included, the answer is a bare 503.
+CONNECTIONS = 4096
 # Longer than clients keep an idle connection, so that it is theirs to close and no request meets a closing one.
 KEEP_ALIVE_S = 75
 # After so long without room at the client, the kernel gives a connection up with what waits in its buffers.
 UNREAD_S = 60
-
-
-def configuration(app: ASGIApp, drain: float) -> uvicorn.Config:
-    """How `app` is served. Draining takes `drain` seconds at most."""
-    return uvicorn.Config(
-        app,
-        loop="uvloop",
-        http=Protocol,
-        ws="none",
-        lifespan="on",
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(drain) + FAREWELL_S,
-    )
 
 
 class Server(uvicorn.Server):
@@ -65,7 +48,21 @@ class Server(uvicorn.Server):
         self._listener = listener
         self._port_file = port_file
         self._drain = deployment.plan.serving.drain
-        super().__init__(configuration(create_app(deployment, dispatcher), self._drain))
+        super().__init__(
+            uvicorn.Config(
+                create_app(deployment, dispatcher),
+                loop="uvloop",
+                http="httptools",
+                lifespan="on",
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                backlog=BACKLOG,
+                limit_concurrency=CONNECTIONS,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=math.ceil(self._drain) + FAREWELL_S,
+            )
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""

@@ -9,7 +9,7 @@ from dualpace.bench.alarm import Alarm
 from dualpace.bench.answer import Answer
 from dualpace.bench.arrivals import gamma
 from dualpace.bench.client import Client
-from dualpace.bench.lengths import Request
+from dualpace.bench.lengths import Request, WorkloadError
 from dualpace.bench.load import Load
 from dualpace.bench.prompts import Bodies
 from dualpace.bench.record import BLOCKS
@@ -38,12 +38,13 @@ class Driver:
         self._exhausted = False
         self._over = asyncio.Event()
         self.by_time = False
+        self._failure: WorkloadError | None = None
         self.issued = 0
         self._alarm = Alarm(asyncio.get_running_loop(), self._send_due)
         self._fill()
 
     async def run(self) -> None:
-        """Return once every request has been sent that is to be."""
+        """Return once every request has been sent that is to be. Raises WorkloadError where a file ends in nonsense."""
         for _ in range(self._load.concurrency or 0):
             self.answered(self.start)
         if not self._load.concurrency:
@@ -55,6 +56,8 @@ class Driver:
         )
         try:
             await self._over.wait()
+            if self._failure:
+                raise self._failure
         finally:
             self._alarm.close()
             if end:
@@ -80,7 +83,7 @@ class Driver:
         load = self._load
         while len(self._ahead) < AHEAD and not self._exhausted:
             enough = load.requests and self.issued + len(self._ahead) >= load.requests
-            found = None if enough else next(self._requests, None)
+            found = None if enough else self._next()
             self.by_time = bool(found and load.duration and found[0] >= load.duration)
             if found is None or self.by_time:
                 self._exhausted = True
@@ -89,6 +92,13 @@ class Driver:
                 self._ahead.append((at, request, self._bodies.body(request)))
         if self._exhausted and not self._ahead:
             self._over.set()
+
+    def _next(self) -> tuple[float, Request] | None:
+        try:
+            return next(self._requests, None)
+        except WorkloadError as error:
+            self._failure = error
+            return None
 
     def _time_is_up(self) -> None:
         self.by_time = True

@@ -36,6 +36,20 @@ class Meter:
             return None
 
 
+def gpus() -> dict[str, Any]:
+    """The names of this machine's GPUs and their driver's version, if NVML tells."""
+    nvml = _nvml()
+    if nvml is None:
+        return {}
+    handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+    return {"gpus": [_text(nvml.nvmlDeviceGetName(handle)) for handle in handles],
+            "driver": _text(nvml.nvmlSystemGetDriverVersion())}  # fmt: skip
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
 def _nvml() -> Any:
     """NVML's bindings, if they and a driver are there."""
     with contextlib.suppress(ImportError):

@@ -22,11 +22,15 @@ LATE_SHARE = 0.1
 
 
 class Ending(NamedTuple):
-    """How a run came to its end: whether because its time was up, with what use of a core and of energy."""
+    """How a run came to its end: because its time was up or not, and what it used of a core and of energy.
+
+    `left_out` requests of a file were too long for the server.
+    """
 
     by_time: bool
     cpu: float
     joules: float | None
+    left_out: int = 0
 
 
 class _Window(NamedTuple):
@@ -66,6 +70,7 @@ def run_of(load: Load, started: str, record: Record, ending: Ending) -> Run:
         requests=len(counted["error"]),
         succeeded=len(ok["error"]),
         errors={kind: int(n) for i, kind in enumerate(record.errors, 1) if (n := (counted["error"] == i).sum())},
+        left_out=ending.left_out,
         other_lengths=int((ok["tokens"] != ok["asked"]).sum()),
         input_tokens=int(ok["prompt"].sum()),
         output_tokens=int(ok["tokens"].sum()),

@@ -15,6 +15,14 @@ class Limits(Frozen):
     e2e: float | None = Field(None, gt=0)
 
 
+class Interference(Frozen):
+    """So many workers beside the run, on these CPUs (none: on all): see `bench.interfere`."""
+
+    workers: int = Field(0, ge=0)
+    kind: Literal["copy", "compress", "compile"] = "copy"
+    cpus: tuple[int, ...] = ()
+
+
 class Load(Frozen):
     """A load on a server.
 
@@ -38,8 +46,10 @@ class Load(Frozen):
     timeout: float = Field(600.0, gt=0)
     seed: int = 0
     ids: tuple[int, int] = (1000, 31000)
+    tokenizer: str | None = None
     max_context: int | None = Field(None, gt=0)
     limits: Limits = Limits()
+    interference: Interference = Interference()
     body: dict[str, JsonValue] = Field({})
     cpus: tuple[int, ...] = ()
 

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from dualpace.bench.interfere import InterferenceError, interfering
 from dualpace.bench.load import Load
 from dualpace.bench.result import Run
 
 WORKER = "dualpace.bench.worker"
+# What works beside a run that ends by its number of requests ends by itself after this.
+UNLIMITED_S = 3600.0
 NEEDED = ("httptools", "numpy", "uvloop")
 
 
@@ -37,6 +40,16 @@ def offer(load: Load, key: str, say: Callable[[Progress], object] = lambda _: No
     """Offer a load to its server with the API key, or "", and tell how it goes twice a second. Raises OfferError."""
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise OfferError(f"measuring needs {', '.join(missing)}: run `pip install 'dualpace[bench]'`")
+    beside = load.interference
+    most_s = (load.duration or UNLIMITED_S) + load.timeout
+    try:
+        with interfering(beside.workers, beside.kind, beside.cpus, most_s):
+            return _offered(load, key, say)
+    except InterferenceError as error:
+        raise OfferError(str(error)) from error
+
+
+def _offered(load: Load, key: str, say: Callable[[Progress], object]) -> Run:
     command = [sys.executable, "-m", WORKER]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin

@@ -64,6 +64,7 @@ class Run(Frozen):
     requests: int
     succeeded: int
     errors: dict[str, int]
+    left_out: int
     other_lengths: int
     input_tokens: int
     output_tokens: int

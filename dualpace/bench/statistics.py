@@ -111,4 +111,4 @@ def rate(counts: Counts, seconds: float) -> Estimate:
         return Estimate(value, None, None)
     batches = counts[: size * BATCHES].reshape(BATCHES, size).sum(1) / (size * seconds / len(counts))
     half = T * float(batches.std(ddof=1)) / math.sqrt(BATCHES)
-    return Estimate(value, value - half, value + half)
+    return Estimate(value, max(value - half, 0.0), value + half)

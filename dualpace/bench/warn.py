@@ -29,6 +29,10 @@ def warnings(run: Run) -> tuple[str, ...]:
             f"Too few requests for confidence in {' and '.join(few)}: {few[0]} needs {least} independent ones, and "
             f"these {ttft.count} may say less, since those that queue together are late together."
         )
+    if run.left_out:
+        found.append(
+            f"{run.left_out} requests of {run.load.workload} were left out: they are longer than the server takes."
+        )
     if run.other_lengths > OTHER_LENGTHS * run.succeeded:
         found.append(
             f"{run.other_lengths} answers have another number of tokens than they were asked for: "

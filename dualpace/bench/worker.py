@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import resource
+import signal
 import sys
 import time
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from dualpace.bench.lengths import WorkloadError
 from dualpace.bench.load import Load
 from dualpace.bench.record import Record
 from dualpace.bench.result import Run
-from dualpace.bench.workload import requests_of
+from dualpace.bench.workload import Workload
 
 # The loop looks at the clock so often; what it sees late, it has seen of answers as late.
 TICK_S = 0.005
@@ -51,12 +52,14 @@ async def offer(load: Load, key: str) -> Run:
             idle.set()
 
     client = Client(load.url, PATHS[load.api], key, ended)
-    driver = Driver(load, requests_of(load), client, record.start, record.sent_late.add)
+    workload = Workload(load)
+    driver = Driver(load, iter(workload), client, record.start, record.sent_late.add)
     gc.collect()
     gc.freeze()
     record.start = driver.start = time.monotonic() + LEAD_S
     ticker = Ticker(loop, TICK_S, record.seen_late.add)
     watch = loop.create_task(_watch(load, client, driver, record))
+    watch.add_done_callback(_gone)
     await asyncio.sleep(LEAD_S)
     before = _cpu_seconds(), time.monotonic()
     loop.call_later(load.warm_up, meter.begin)
@@ -71,7 +74,7 @@ async def offer(load: Load, key: str) -> Run:
     ticker.close()
     watch.cancel()
     client.close()
-    return run_of(load, started, record, Ending(driver.by_time, cpu, meter.joules))
+    return run_of(load, started, record, Ending(driver.by_time, cpu, meter.joules, workload.left_out))
 
 
 async def _watch(load: Load, client: Client, driver: Driver, record: Record) -> None:
@@ -95,6 +98,12 @@ def _crash(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     os._exit(1)
 
 
+def _gone(watch: asyncio.Task[None]) -> None:
+    """Nobody reads any more how it goes: whoever wanted to know has died."""
+    if not watch.cancelled() and watch.exception():
+        os._exit(1)
+
+
 def _write(**line: object) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
@@ -107,6 +116,7 @@ def _cpu_seconds() -> float:
 
 def main() -> None:
     """Read the load and the key, offer it, write the run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for whoever started this, which then ends it
     told = json.loads(sys.stdin.readline())
     load = Load.model_validate(told["load"])
     if load.cpus:

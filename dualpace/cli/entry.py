@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from dualpace import __version__
+from dualpace.cli.bench import bench
 from dualpace.cli.build import build, render
 from dualpace.cli.calibrate import calibrate
 from dualpace.cli.lint import lint
@@ -62,3 +63,4 @@ def _options(
 
 for command in (lint, rules, schema, plan, render, build, calibrate, serve, generate):
     app.command()(command)
+app.add_typer(bench, name="bench")

@@ -29,7 +29,7 @@ def serve(
     from dualpace.build.progress import report_to
     from dualpace.launch import Appliance, LaunchError, end_on_signals
 
-    bundle, manifest = _served(source, store)
+    bundle, manifest = served(source, store)
     serving = manifest.plan.serving
     end_on_signals()
     try:
@@ -62,7 +62,7 @@ def generate(
     from dualpace.plan.api_keys import read_api_keys
     from dualpace.plan.manifest import BundleError
 
-    bundle, manifest = _served(source, store)
+    bundle, manifest = served(source, store)
     serving = manifest.plan.serving
     try:
         keys = read_api_keys(serving.api_key_file)
@@ -95,7 +95,7 @@ def generate(
     )
 
 
-def _served(source: Path, store: Path | None) -> tuple[Path, Manifest]:
+def served(source: Path, store: Path | None) -> tuple[Path, Manifest]:
     """The bundle `source`, or that of the spec `source`, built if need be."""
     from dualpace.plan.manifest import BundleError, read_manifest
 

@@ -1,0 +1,51 @@
+"""What a server says of itself."""
+
+import http.client
+import json
+import ssl
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+PATIENCE_S = 10.0
+
+
+class ServerError(Exception):
+    """A server that is not there or does not speak the API."""
+
+
+class Described(NamedTuple):
+    """The model that it serves, its longest context if it tells, and the name of the software if it does."""
+
+    model: str
+    max_context: int | None
+    software: str
+
+
+def describe(url: str, key: str) -> Described:
+    """Ask the server at `url`, with or without /v1, what it serves. Raises ServerError."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ServerError(f"{url} is no address of a server: write it like http://127.0.0.1:8000")
+    secure = parts.scheme == "https"
+    connection = (
+        http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=PATIENCE_S, context=ssl.create_default_context()
+        )
+        if secure
+        else http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE_S)
+    )
+    path = f"{parts.path.rstrip('/').removesuffix('/v1')}/v1/models"
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {key}"} if key else {})
+        response = connection.getresponse()
+        body = response.read()
+        if response.status != http.HTTPStatus.OK:
+            raise ServerError(f"{url} answers {response.status} {response.reason} for {path}")
+        card = json.loads(body)["data"][0]
+        return Described(str(card["id"]), card.get("max_model_len"), response.headers.get("server", ""))
+    except (OSError, http.client.HTTPException) as error:
+        raise ServerError(f"{url} cannot be reached: {error or type(error).__name__}") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ServerError(f"{url} does not list its models: is it an OpenAI-compatible server?") from error
+    finally:
+        connection.close()

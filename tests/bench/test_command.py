@@ -1,0 +1,86 @@
+"""`dualpace bench` as its user meets it."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+
+CALM = json.dumps({"script": {"ttft": 0.01, "itl": 0.002}})
+
+
+def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dualpace.cli", "bench", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_server_is_measured_and_the_result_kept_and_compared(server, tmp_path):
+    outputs = tmp_path / "r.json", tmp_path / "r.csv", tmp_path / "r.html"
+    written = [argument for path in outputs for argument in ("-o", path)]
+    load = ("--rate", "50,100", "--requests", 40, "--workload", "fixed:20,5", "--slo", "ttft=1s", "--body", CALM)
+    done = bench(server.url, *load, "--repeat", 2, "--label", "mine", *written)
+    assert done.returncode == 0, done.stderr
+    assert "fixed:20,5, 50 requests/s, seed 0" in done.stdout
+    assert "100.0 (" in done.stdout
+    assert "within TTFT 1000 ms" in done.stdout
+    result = json.loads(outputs[0].read_text())
+    assert [(run["load"]["rate"], run["load"]["seed"]) for run in result["runs"]] == [
+        (50, 0),
+        (100, 0),
+        (50, 1),
+        (100, 1),
+    ]
+    assert all(run["succeeded"] == 40 for run in result["runs"])
+    assert (result["label"], result["server"]["model"]) == ("mine", "scripted")
+    assert result["machine"]["cores"] >= 1
+    with outputs[1].open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["ttft_p50_s"]) for row in rows] == [
+        run["latencies"]["ttft"]["quantiles"]["p50"]["value"] for run in result["runs"]
+    ]
+    compared = bench("compare", outputs[0], outputs[0])
+    assert compared.returncode == 0
+    assert "2 pairs of runs" in compared.stdout
+    assert "1.000 (1.000 to 1.000)" in compared.stdout
+
+
+def test_a_server_is_saturated_step_by_step(server):
+    done = bench(server.url, "--concurrency", 1, "--saturate", "--duration", "1s", "--workload", "fixed:8,8",
+                 "--body", json.dumps({"script": {"ttft": 0.2}}))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "fixed:8,8, 1 clients" in done.stdout
+    assert "fixed:8,8, 4 clients" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere.yaml",), "nowhere.yaml is neither a file nor a URL"),
+        (("http://127.0.0.1:1",), "cannot be reached"),
+        (("URL", "--rate", "x"), "--rate x is not understood"),
+        (("URL", "--rate", "1", "--concurrency", "1"), "exclude each other"),
+        (("URL", "--slo", "speed=1s"), "--slo speed=1s is not understood"),
+        (("URL", "--slo", "ttft=1"), "write it like 250ms"),
+        (("URL", "--duration", "60"), "--duration '60'"),
+        (("URL", "--cpus", "a"), "--cpus a is not understood"),
+        (("URL", "--body", "[]"), "--body is no JSON object"),
+        (("URL", "--ids", "9:3"), "--ids 9:3"),
+        (("URL", "--workload", "no-such"), "'no-such' is no file"),
+        (("URL", "-o", "result.txt"), "name it .json, .html or .csv"),
+        (("URL", "--interfere", "1", "--cpus", "4095"), "CPU 4095"),
+    ],
+)
+def test_what_is_not_understood_is_told_in_one_line(server, arguments, message):
+    done = bench(*(server.url if argument == "URL" else argument for argument in arguments))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_and_start_up_need_no_more_than_the_compile_side():
+    code = "import sys, dualpace.cli.bench, dualpace.bench.offer; print({'numpy', 'uvloop'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+    assert "URL|SPEC|BUNDLE" in bench("run", "--help").stdout
+    assert "compare" in bench("--help").stdout
