@@ -27,7 +27,7 @@ class Echo:
 
     def rest(self) -> str:
         """The text that is left."""
-        return self._cut(len(self._left))
+        return self._cut(len(self._left)) if self._left else ""
 
     def logprobs(self) -> list[TokenLogprob]:
         """Of the tokens since the last call. The first token of all has none, but an entry."""

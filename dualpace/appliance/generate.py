@@ -155,7 +155,7 @@ class Generation:
                 choice = self.choices[index]
                 if choice.finish_reason is not None:
                     continue
-                if failed_by := failure_of(event):
+                if event.finish and (failed_by := failure_of(event)):
                     failure = failure or failed_by
                     continue
                 texts[index] = texts.get(index, "") + choice.take(event)

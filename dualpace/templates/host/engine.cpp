@@ -8,6 +8,9 @@
 
 namespace {
 
+// Between two looks for requests, at rest: a request waits as long.
+constexpr int64_t kRequestPauseUs = 5'000;
+
 // What one thread needs to sample.
 struct Bench {
   dp::SamplerMemory memory;
@@ -21,7 +24,7 @@ struct Engine {
   std::unique_ptr<dp::StepBuffers[]> lanes = std::make_unique<dp::StepBuffers[]>(dp::kLaneCount);
   dp::StepBuffers& buffers = lanes[static_cast<size_t>(dp::Lane::kFast)];  // the lane that this interface steps
   std::vector<Bench> benches = {};
-  dp::Backoff backoff = {};
+  dp::Backoff backoff{kRequestPauseUs};
 };
 
 Engine& engine_of(void* handle) { return *static_cast<Engine*>(handle); }

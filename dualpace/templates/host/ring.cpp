@@ -20,6 +20,9 @@
 
 namespace {
 
+// Between two looks for tokens. Who submits ends the pause, so it is long for who waits for a long time.
+constexpr int64_t kTokenPauseUs = 50'000;
+
 struct Frontend {
   int file;
   dp::RingMemory& memory;
@@ -29,7 +32,7 @@ struct Frontend {
   // The arena is a circle of spans in the order of their records; `used` words end before `head`.
   uint32_t head = 0, used = 0;
   uint32_t span[dp::cfg::kRequestSlots] = {};
-  dp::Backoff backoff = {};
+  dp::Backoff backoff{kTokenPauseUs};
 };
 
 Frontend& frontend_of(void* handle) { return *static_cast<Frontend*>(handle); }
