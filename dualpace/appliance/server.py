@@ -155,7 +155,10 @@ def main() -> int:
         return 2
     plan = deployment.plan
     dispatcher = Dispatcher(ring, plan.schedule, claim, frontends=plan.rings.rings, tally=tally)
-    Server(deployment, dispatcher, listener, arguments.port_file).run(sockets=[listener])
+    server = Server(deployment, dispatcher, listener, arguments.port_file)
+    # What is there now stays: the collector need not look at it again and again.
+    gc.freeze()
+    server.run(sockets=[listener])
     return 0
 
 
