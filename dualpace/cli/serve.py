@@ -13,7 +13,10 @@ from dualpace.cli.inputs import SourcePath, StorePath, ThreadCount, load_plan
 from dualpace.cli.terminal import Exit, fail, show, write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dualpace.plan.manifest import Manifest
+    from dualpace.plan.plan import Plan
 
 
 def serve(
@@ -29,13 +32,11 @@ def serve(
     from dualpace.build.progress import report_to
     from dualpace.launch import Appliance, LaunchError, end_on_signals
 
-    bundle, manifest = served(source, store)
-    serving = manifest.plan.serving
+    bundle, manifest = served(source, store, lambda plan: _refuse_address(plan, host, port))
+    address = _address(manifest.plan, host, port)
     end_on_signals()
     try:
-        with Appliance(
-            bundle, manifest, host or serving.host, serving.port if port is None else port, threads
-        ) as appliance:
+        with Appliance(bundle, manifest, *address, threads) as appliance:
             with report_to(sys.stderr) as progress:
                 appliance.start(progress.step)
             show(f"ready at {appliance.url}, Ctrl-C drains and ends\n", sys.stderr)
@@ -95,8 +96,14 @@ def generate(
     )
 
 
-def served(source: Path, store: Path | None) -> tuple[Path, Manifest]:
-    """The bundle `source`, or that of the spec `source`, built if need be."""
+def served(
+    source: Path, store: Path | None, refuse: Callable[[Plan], None] = lambda plan: None
+) -> tuple[Path, Manifest]:
+    """The bundle `source`, or that of the spec `source`, built if need be.
+
+    What cannot be served here is refused before it is built; `refuse` ends the command for what it finds wrong.
+    """
+    from dualpace import gpu
     from dualpace.plan.manifest import BundleError, read_manifest
 
     try:
@@ -104,4 +111,23 @@ def served(source: Path, store: Path | None) -> tuple[Path, Manifest]:
             return source, read_manifest(source)
     except BundleError as error:
         fail(str(error))
-    return build_plan(source, load_plan(source), None, store)
+    plan = load_plan(source)
+    if plan.target.kind == "cuda" and not gpu.there_is_one():
+        fail(gpu.lacking(str(source), plan.target.name))
+    refuse(plan)
+    return build_plan(source, plan, None, store)
+
+
+def _address(plan: Plan, host: str | None, port: int | None) -> tuple[str, int]:
+    return host or plan.serving.host, plan.serving.port if port is None else port
+
+
+def _refuse_address(plan: Plan, host: str | None, port: int | None) -> None:
+    """End the command if the address cannot be had."""
+    from dualpace.address import bound, refused
+
+    address = _address(plan, host, port)
+    try:
+        bound(*address).close()
+    except OSError as error:
+        fail(refused(*address, error))

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from cuda.bindings import driver
 
+from dualpace import gpu
 from dualpace.engine.claims import ending_dead_claims
 from dualpace.engine.device import Cubin, check, mapped
 from dualpace.engine.drive import DriveError, Driver, GpuEngine
@@ -74,10 +75,7 @@ def _check_device(bundle: Path, plan: Plan) -> None:
     if target.kind != "cuda":
         raise BundleError(f"{bundle} is built for the CPU: build a spec that names `target.gpu`")
     if not torch.cuda.is_available():
-        raise BundleError(
-            f"{bundle} is built for {target.name} and this machine shows no NVIDIA GPU: "
-            "serve it on one that has it, or build a spec with `cpu: true` in its target"
-        )
+        raise BundleError(gpu.lacking(str(bundle), target.name))
     version = check(driver.cuDriverGetVersion())
     if version < _LEAST_DRIVER:
         raise BundleError(

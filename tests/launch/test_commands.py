@@ -1,8 +1,12 @@
 """The commands as a user meets them: what they write, refuse and return."""
 
+import socket
 import subprocess
 import sys
 
+import pytest
+
+from dualpace import gpu
 from dualpace.render.sources import render
 from tests.plans import SPECS, example
 
@@ -24,3 +28,22 @@ def test_a_folder_that_is_no_bundle_is_named(tmp_path):
     result = dualpace("serve", tmp_path)
     assert result.returncode == 2
     assert result.stderr == f"dualpace: {tmp_path} is not a bundle: it has no manifest.json; run `dualpace build`\n"
+
+
+@pytest.mark.skipif(gpu.there_is_one(), reason="this machine has a GPU")
+@pytest.mark.parametrize("command", [("serve",), ("generate", "--prompt", "a")])
+def test_a_spec_for_a_gpu_is_not_built_to_be_served_where_there_is_none(command, tmp_path):
+    spec = SPECS / "llama-3.1-8b-h200.yaml"
+    result = dualpace(command[0], spec, *command[1:], "--store", tmp_path / "store")
+    assert result.returncode == 2
+    assert f"dualpace: {spec} is built for h200 and this machine shows no NVIDIA GPU" in result.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_nothing_is_built_for_an_address_that_another_has(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = dualpace("serve", SPECS / "quickstart.yaml", "--port", port, "--store", tmp_path / "store")
+    assert result.returncode == 2
+    assert f"dualpace: cannot listen on 127.0.0.1:{port}: Address already in use" in result.stderr
+    assert not (tmp_path / "store").exists()
