@@ -9,6 +9,7 @@ choice. `--calibration` is what dualpace/plan/calibrations holds.
 """
 
 import argparse
+import json
 import statistics
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -156,6 +157,7 @@ def main() -> None:
     parser.add_argument(
         "--every", type=int, default=1, help="measure each so manieth batch of all layers but the first"
     )
+    parser.add_argument("--resume", action="store_true", help="keep the layers that the result file has")
     arguments = parser.parse_args()
     store, plans = Store(arguments.store.absolute()), [layer_plan(*shape) for shape in SHAPES]
     if arguments.kernels:
@@ -164,7 +166,11 @@ def main() -> None:
         with ThreadPoolExecutor() as pool:
             files = list(pool.map(lambda plan: compile_attention(plan, store), plans))
     results: dict[str, Any] = {}
+    if arguments.resume:
+        results = json.loads(arguments.output.read_text(encoding="utf-8"))["results"]
     for plan, kernels in zip(plans, files, strict=True):
+        if plan.name in results:
+            continue
         layer = Layer(plan, Cubin(kernels))
         known, figures = measure(layer, arguments.every if results else 1)
         if not results:

@@ -26,11 +26,12 @@ from benchmarks.machine import gpu_machine, save
 from dualpace.build.store import Store
 from dualpace.engine.calibrate import graph_seconds
 from dualpace.engine.device import Cubin
+from dualpace.plan.attention_cost import split_sizes
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import Route
 from dualpace.plan.targets import GPUS
 from tests.gpu.batch import Batch, Row
-from tests.gpu.kernels import ROUTES, Kernels, kernel_of
+from tests.gpu.kernels import Kernels, kernel_of
 
 READ_BANDWIDTH = GPUS["h200"].read_bandwidth
 ROTATED_BYTES = 512 << 20
@@ -63,10 +64,10 @@ class Case:
         pools = [pool] + [pool.clone() for _ in range(ROTATED_BYTES // self.kv_bytes)]
         self.pools = pools * -(-LAYERS // len(pools))
 
-    def ours(self, route: Route) -> Contender:
+    def ours(self, route: Route, split_tokens: int = 0) -> Contender:
         """One of our routes, with as many CTAs as the GPU runs at once."""
         resident = self.cubin.resident_ctas(kernel_of(route))
-        kernels = Kernels(self.cubin, self.batch, ctas=resident, route=route, shares=resident)
+        kernels = Kernels(self.cubin, self.batch, resident, route, resident, split_tokens)
         tasks, partials = kernels.tasks(), kernels.partials()
 
         def list_tasks() -> None:
@@ -79,7 +80,7 @@ class Case:
         def attend(pool: torch.Tensor, out: torch.Tensor, first: bool) -> None:
             kernels.attention(0, pool, tasks, partials, out, overlap=not first)
 
-        return Contender(route.name.lower(), attend, figures)
+        return Contender(f"{route.name.lower()} {split_tokens or ''}".rstrip(), attend, figures)
 
     @contextmanager
     def theirs(self, library: Path, kernel: Kernel) -> Iterator[Contender]:
@@ -118,8 +119,10 @@ class Case:
 def measure(layout: Plan, cubin: Cubin, library: Path, trace: str) -> Iterator[dict[str, Any]]:
     """The figures of every contender on `trace`."""
     case = Case(cubin, layout, TRACES[trace])
-    routes = [route for route in ROUTES if route is not Route.FLASHINFER or layout.attention.flashinfer != "none"]
-    ours = [case.ours(route) for route in routes]
+    sizes = split_sizes(layout.attention.split_tokens, max(TRACES[trace]))
+    ours = [case.ours(Route.SPLIT, size) for size in sizes] + [case.ours(Route.WORKQUEUE)]
+    if layout.attention.flashinfer != "none":
+        ours.append(case.ours(Route.FLASHINFER))
     with case.theirs(library, "prefill") as prefill:
         if layout.model.gqa_ratio not in DECODE_RATIOS:
             yield from case.measure([*ours, prefill])

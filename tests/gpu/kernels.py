@@ -38,6 +38,7 @@ class Kernels:
     ctas: int = 23
     route: Route = Route.SPLIT
     shares: int = 37
+    split_tokens: int | None = None  # the plan's
 
     def append(self, group: int, magnitude: float = 1.0) -> None:
         """Rotate the batch's queries in place, and its keys and values into the group's pool."""
@@ -95,7 +96,7 @@ class Kernels:
     def list_tasks(self, tasks: torch.Tensor) -> None:
         """dp_attention_tasks."""
         grid = (len(self.batch.pools),)
-        split, shares = self.batch.plan.attention.split_tokens, self.shares
+        split, shares = self.split_tokens or self.batch.plan.attention.split_tokens, self.shares
         self.cubin.launch("dp_attention_tasks", grid, self.batch.step, int(self.route), split, shares, shares, tasks)
 
     def attention(
