@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -41,8 +42,6 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.router.route_class = ParsingRoute
-    app.add_middleware(Limits, keys=keys, max_body=serving.max_body)
-    app.add_middleware(Counted, tally=dispatcher.tally)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _api_error)
     app.add_exception_handler(HTTPException, _api_error)
@@ -84,6 +83,9 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
 
     add_tokenization(app, deployment, guarded)
     add_operations(app, deployment, dispatcher, guarded)
+    posts = frozenset(route.path for route in app.routes if isinstance(route, APIRoute) and route.body_field)
+    app.add_middleware(Limits, keys=keys, max_body=serving.max_body, paths=posts)
+    app.add_middleware(Counted, tally=dispatcher.tally)
     describe(app, deployment, events=(Completion, ChatChunk))
     return app
 

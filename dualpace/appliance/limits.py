@@ -1,6 +1,7 @@
 """What is checked before a request is parsed: API key, content type, size of the body."""
 
 import asyncio
+from collections.abc import Collection
 from contextlib import nullcontext
 
 from starlette.datastructures import Headers
@@ -17,11 +18,13 @@ BODY_S = 60.0
 class Limits:
     """ASGI middleware. Hands a body on whole, once it is known to be JSON by its type and at most `max_body` bytes.
 
-    A request that needs a key has its account in its scope, and is counted there while it is answered.
+    Bodies are for the `paths` that take one. A request that needs a key has its account in its scope, and is counted
+    there while it is answered.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, max_body: int) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, max_body: int, paths: Collection[str]) -> None:
         self._app = app
+        self._paths = paths
         self._keys = keys
         self._max_body = max_body
 
@@ -32,7 +35,7 @@ class Limits:
             return
         try:
             account = scope[ACCOUNT] = self._account(scope)
-            if scope["method"] != "POST":
+            if scope["method"] != "POST" or scope["path"] not in self._paths:
                 await self._app(scope, receive, send)
                 return
             with account.request() if account else nullcontext():

@@ -40,16 +40,24 @@ UNHEALTHY: Responses = {503: {"model": Health, "description": "Not so, and why."
 
 def generated(event: type[BaseModel]) -> Responses:
     """Of a route that generates: one body, or a stream of `event`."""
-    stream = {
-        "type": "string",
-        "description": "Lines `data: EVENT`, each followed by an empty line. An event is JSON, at last it is `[DONE]`. "
-        "Where something fails, the event before that is the error object.",
-        "contentMediaType": "text/event-stream",
-        "contentSchema": {"$ref": _COMPONENTS.format(model=event.__name__)},
+    data = {"anyOf": [{"$ref": _COMPONENTS.format(model=model.__name__)} for model in (event, ErrorBody)]}
+    # As is usual before OpenAPI 3.2, the schema is that of each event.
+    one = {
+        "type": "object",
+        "description": "The error object comes where something fails. The last event has the data `[DONE]`.",
+        "properties": {
+            "data": {
+                "anyOf": [
+                    {"type": "string", "contentMediaType": "application/json", "contentSchema": data},
+                    {"const": "[DONE]"},
+                ]
+            }
+        },
+        "required": ["data"],
     }
     whole = {
         "description": "Whole, or streamed if `stream` is true.",
-        "content": {"text/event-stream": {"schema": stream}},
+        "content": {"text/event-stream": {"schema": one}},
     }
     return BODY_ERRORS | errors(503) | {200: whole}
 

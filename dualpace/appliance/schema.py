@@ -6,7 +6,7 @@ value that asks for nothing. Any other field is an error.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
@@ -136,11 +136,23 @@ class SamplingFields(Body):
         return None
 
 
+def _some(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": item, "minItems": 1}
+
+
+# Prompts must not be empty. They are not refused by their type, which would not say that this is why.
+_TEXT = {"type": "string", "minLength": 1}
+_ID = {"type": "integer", "minimum": 0}
+
+
 class CompletionRequest(SamplingFields):
     """Body of POST /v1/completions."""
 
     prompt: (
-        Text | Annotated[list[Text], Field(fail_fast=True)] | Tokens | Annotated[list[Tokens], Field(fail_fast=True)]
+        Annotated[Text, WithJsonSchema(_TEXT)]
+        | Annotated[list[Text], Field(fail_fast=True), WithJsonSchema(_some(_TEXT))]
+        | Annotated[Tokens, WithJsonSchema(_some(_ID))]
+        | Annotated[list[Tokens], Field(fail_fast=True), WithJsonSchema(_some(_some(_ID)))]
     ) = Field(description="A text, a list of texts, a list of token ids, or a list of lists of token ids.")
     max_tokens: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Most tokens to generate; 0 for none, where the prompt alone is of interest."

@@ -94,7 +94,9 @@ def test_the_description_names_every_route_and_no_answer_that_is_never_given(toy
 def test_events_are_what_the_description_says(toy: Frontend, path: str, body: dict):
     description = toy.http.get("/openapi.json").json()
     streamed = _operations(description)[path]["responses"]["200"]["content"]["text/event-stream"]["schema"]
-    validator = jsonschema.Draft202012Validator(streamed["contentSchema"] | {"components": description["components"]})
+    data, end = streamed["properties"]["data"]["anyOf"]
+    assert end == {"const": "[DONE]"}
+    validator = jsonschema.Draft202012Validator(data["contentSchema"] | {"components": description["components"]})
     body = body | {"model": "toy", "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 4}
     *events, done, _ = toy.http.post(path, json=body).text.split("\n\n")
     assert done == "data: [DONE]"
