@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections import defaultdict
+from functools import cache
 from http import HTTPStatus
 
 import httptools
@@ -33,6 +34,11 @@ def event(value: object) -> bytes:
 
 def piece(text: str, finish: str | None = None) -> dict:
     return {"id": "cmpl-0", "choices": [{"index": 0, "text": text, "finish_reason": finish}], "usage": None}
+
+
+@cache
+def text(tokens: int, finish: str | None) -> bytes:
+    return chunk(event(piece(" a" * tokens, finish)))
 
 
 class Server:
@@ -110,8 +116,7 @@ class Connection(asyncio.Protocol):
             self.transport.write(EVENTS)
         count = min(self.script.get("burst", 1), self.left)
         self.left -= count
-        data = event(piece(" a" * count, None if self.left else "abort" if self.end == "abort" else "length"))
-        self.transport.write(chunk(data))
+        self.transport.write(text(count, None if self.left else "abort" if self.end == "abort" else "length"))
         self.stamps.append(time.monotonic())
         if self.left:
             self.at(self.due + self.itl * count)
