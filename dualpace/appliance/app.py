@@ -11,6 +11,7 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from dualpace.appliance.access import Access
 from dualpace.appliance.aside import ARRIVED, ParsingRoute
 from dualpace.appliance.counted import Counted
 from dualpace.appliance.deployment import Deployment
@@ -19,6 +20,7 @@ from dualpace.appliance.errors import ApiError, failed, from_validation, model_n
 from dualpace.appliance.generate import Generation
 from dualpace.appliance.keys import Keys
 from dualpace.appliance.limits import Limits
+from dualpace.appliance.log import report_of
 from dualpace.appliance.openapi import describe, errors, generated
 from dualpace.appliance.operations import add_operations
 from dualpace.appliance.reply import ChatReply, CompletionReply
@@ -56,6 +58,7 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
     @app.post("/v1/completions", response_model=Completion, responses=generated(Completion), dependencies=guarded)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue a prompt."""
+        dispatcher.check_room()
         job = await completion_job(body, deployment)
         reply = CompletionReply(deployment, body.wants_usage)
         return answer(body, Generation(dispatcher, deployment, job, request.scope[ARRIVED]), reply)
@@ -65,6 +68,7 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
     )
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Continue a chat."""
+        dispatcher.check_room()
         job = await chat_job(body, deployment)
         reply = ChatReply(deployment, len(job.choices), body.wants_usage)
         return answer(body, Generation(dispatcher, deployment, job, request.scope[ARRIVED]), reply)
@@ -84,35 +88,35 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
     add_tokenization(app, deployment, guarded)
     add_operations(app, deployment, dispatcher, guarded)
     posts = frozenset(route.path for route in app.routes if isinstance(route, APIRoute) and route.body_field)
-    app.add_middleware(Limits, keys=keys, max_body=serving.max_body, paths=posts)
+    app.add_middleware(Limits, keys=keys, max_body=serving.max_body, log=serving.log, paths=posts)
     app.add_middleware(Counted, tally=dispatcher.tally)
+    app.add_middleware(Access, log=serving.log)
     describe(app, deployment, events=(Completion, ChatChunk))
     return app
 
 
 async def _api_error(request: Request, error: Exception) -> JSONResponse:
     """Every failure as the API's error object; what nobody foresaw is logged by the server, not shown."""
+    told = _told(request, error)
+    report_of(request.scope)["error"] = told.message
+    response = told.response()
+    if isinstance(error, HTTPException):
+        response.headers.update(error.headers or {})
+    return response
+
+
+def _told(request: Request, error: Exception) -> ApiError:
     match error:
         case ApiError():
-            return error.response()
+            return error
         case RequestValidationError():
-            return from_validation(error.errors()).response()
+            return from_validation(error.errors())
+        case HTTPException(status_code=404):
+            return ApiError(404, f"There is no {request.url.path} here; /openapi.json has all there is.")
+        case HTTPException(status_code=405):
+            allowed = (error.headers or {}).get("Allow")
+            return ApiError(405, f"{request.method} is not served at {request.url.path}; {allowed} is.")
         case HTTPException():
-            return _unrouted(request, error)
+            return ApiError(error.status_code, str(error.detail))
         case _:
-            return failed("an internal error").response()
-
-
-def _unrouted(request: Request, error: HTTPException) -> JSONResponse:
-    """What no route has answered."""
-    path, allowed = request.url.path, (error.headers or {}).get("Allow")
-    match error.status_code:
-        case 404:
-            message = f"There is no {path} here; /openapi.json has all there is."
-        case 405:
-            message = f"{request.method} is not served at {path}; {allowed} is."
-        case _:
-            message = str(error.detail)
-    response = ApiError(error.status_code, message).response()
-    response.headers.update(error.headers or {})
-    return response
+            return failed("an internal error")

@@ -154,11 +154,8 @@ class Dispatcher:
         What finds no room in the ring follows once the engine has read what is there. Raises ApiError: 503 while the
         engine is unavailable, 429 while it has as many requests as it may queue, 400 for what it cannot serve.
         """
-        reason = self.unavailable()
-        if reason is not None:
-            raise unavailable(reason)
         tokens = sum(len(prompt) for prompt, _ in jobs)
-        self._check_room(len(jobs), tokens)
+        self.check_room(len(jobs), tokens)
         inbox = Inbox()
         tags = list(itertools.islice(self._tags, len(jobs)))
         for choice, (tag, (prompt, params)) in enumerate(zip(tags, jobs, strict=True)):
@@ -170,8 +167,14 @@ class Dispatcher:
             raise inbox.error
         return inbox, tags
 
-    def _check_room(self, jobs: int, tokens: int) -> None:
-        """Raises ApiError where the queue has none for so many more. What others queue shows in the engine's status."""
+    def check_room(self, jobs: int = 1, tokens: int = 0) -> None:
+        """Raises ApiError as `submit` would, by what can be known of requests before their prompts are read.
+
+        What other frontends queue shows in the engine's status.
+        """
+        reason = self.unavailable()
+        if reason is not None:
+            raise unavailable(reason)
         engine, limits = self._heartbeat.status, self._schedule
 
         def is_beyond(mine: int, every: int, more: int, most: int) -> bool:

@@ -37,8 +37,6 @@ class ApiError(Exception):
         headers = {}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        if self.status in (408, 413):  # the rest of the body is not waited for
-            headers["Connection"] = "close"
         if self.status in (429, 503):
             headers["Retry-After"] = str(self.retry_after)
         return JSONResponse(self.body().model_dump(), self.status, headers)

@@ -1,7 +1,7 @@
 """From tokens to text: the choices of one HTTP request as they grow."""
 
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
@@ -175,6 +175,15 @@ class Generation:
             if failure.status != CLIENT_GONE:
                 self._unfinished = "error"
             raise failure
+
+    def report(self, usage: Usage) -> dict[str, Any]:
+        """What the log says of it, without any text."""
+        return {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "finish_reasons": [choice.finish_reason or self._unfinished for choice in self.choices],
+        }
 
     def usage(self) -> Usage:
         """Tokens so far. Choices of one prompt share it, so it counts once."""

@@ -1,5 +1,6 @@
 """API keys at work: who a request is from, and whether its key may have another one now."""
 
+import hashlib
 import hmac
 import logging
 import math
@@ -25,6 +26,8 @@ class Account:
 
     def __init__(self, limits: ApiKey, clock: Callable[[], float]) -> None:
         self.limits = limits
+        # In the log, where the key itself has no place.
+        self.name = hashlib.sha256(limits.key).hexdigest()[:8]
         self._clock = clock
         self._running = 0
         self._tokens = float(limits.tokens_per_minute or 0)

@@ -2,17 +2,24 @@
 
 import asyncio
 from collections.abc import Collection
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dualpace.appliance.errors import ApiError, invalid
+from dualpace.appliance.errors import ApiError, invalid, unavailable
 from dualpace.appliance.keys import ACCOUNT, Account, Keys
+from dualpace.appliance.log import Log, report_of
 
 HEALTH = "/health"
 # From the headers of a request to the end of its body.
 BODY_S = 60.0
+# Beyond this many requests, those for /health aside, all are refused.
+REQUESTS = 4096
+# For how long, and up to how many times the limit, the body of a refused request is read and dropped: many clients read
+# no answer before they have sent all.
+DISCARD_S = 2.0
+DISCARD_BODIES = 8
 
 
 class Limits:
@@ -22,33 +29,54 @@ class Limits:
     there while it is answered.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, max_body: int, paths: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, max_body: int, paths: Collection[str], log: Log) -> None:
+        """With `log` as `prompts`, the log has bodies."""
         self._app = app
         self._paths = paths
         self._keys = keys
         self._max_body = max_body
+        self._logs_bodies = log == "prompts"
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if is_health(scope):
+            await self._app(scope, receive, send)
+            return
+        self._under_way += 1
+        incoming = _Incoming(receive)
         try:
-            account = scope[ACCOUNT] = self._account(scope)
-            if scope["method"] != "POST" or scope["path"] not in self._paths:
-                await self._app(scope, receive, send)
-                return
-            with account.request() if account else nullcontext():
-                _check_content_type(Headers(scope=scope))
-                body = await self._body(scope, receive)
-                if body is not None:
-                    await self._app(scope, _replay(body, receive), send)
+            await self._serve(scope, incoming, send)
         except ApiError as error:
-            await error.response()(scope, receive, send)
+            report_of(scope)["error"] = error.message
+            response = error.response()
+            if not await self._discard(incoming):
+                response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+        finally:
+            self._under_way -= 1
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._under_way > REQUESTS:
+            raise unavailable(f"more than {REQUESTS} requests are under way, the limit of a frontend")
+        account = scope[ACCOUNT] = self._account(scope)
+        if scope["method"] != "POST" or scope["path"] not in self._paths:
+            await self._app(scope, receive, send)
+            return
+        with account.request() if account else nullcontext():
+            _check_content_type(Headers(scope=scope))
+            body = await self._body(scope, receive)
+            if body is not None and self._logs_bodies:
+                report_of(scope)["body"] = body.decode(errors="replace")
+            if body is not None:
+                await self._app(scope, _replay(body, receive), send)
 
     def _account(self, scope: Scope) -> Account | None:
-        """Whose the request is; None if that needs no key."""
-        if not self._keys or scope["path"] == HEALTH or scope["path"].startswith(f"{HEALTH}/"):
+        """Whose the request is; None if none needs a key."""
+        if not self._keys:
             return None
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         account = self._keys.account(given.strip().encode("latin-1"))
@@ -82,8 +110,35 @@ class Limits:
             raise ApiError(408, f"The request body took longer than {BODY_S:g} s, the limit of this server.") from error
         return bytes(body)
 
+    async def _discard(self, incoming: "_Incoming") -> bool:
+        """Read the rest of a body and drop it; False if it has not come to its end."""
+        left = DISCARD_BODIES * self._max_body
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_S):
+                while left > 0 and not incoming.whole:
+                    left -= len((await incoming()).get("body", b""))
+        return incoming.whole
+
     def _too_large(self) -> ApiError:
         return ApiError(413, f"The request body is larger than {self._max_body} bytes, the limit of this server.")
+
+
+class _Incoming:
+    """Receives a request, and knows whether it has come to its end."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.whole = False
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self.whole = self.whole or not message.get("more_body", False)
+        return message
+
+
+def is_health(scope: Scope) -> bool:
+    """Whether a request is a probe, which needs no key and is never too much."""
+    return bool(scope["path"] == HEALTH or scope["path"].startswith(f"{HEALTH}/"))
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -17,12 +17,15 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from dualpace.address import bound, refused
 from dualpace.appliance.app import create_app
 from dualpace.appliance.deployment import Deployment, load
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import unavailable
+from dualpace.appliance.log import log_to
+from dualpace.appliance.protocol import Protocol
 from dualpace.appliance.tally import Tally
 from dualpace.engine.ring import FrontendRing, RingError
 from dualpace.plan.manifest import HOST_RING, BundleError
@@ -30,12 +33,30 @@ from dualpace.plan.manifest import HOST_RING, BundleError
 # Between the end of draining and the end of the process, for streams to say that they were cut short.
 FAREWELL_S = 1
 BACKLOG = 2048
-# Beyond this many, /health included, the answer is a bare 503.
-CONNECTIONS = 4096
 # Longer than clients keep an idle connection, so that it is theirs to close and no request meets a closing one.
 KEEP_ALIVE_S = 75
 # After so long without room at the client, the kernel gives a connection up with what waits in its buffers.
 UNREAD_S = 60
+
+logger = logging.getLogger(__name__)
+
+
+def configuration(app: ASGIApp, drain: float) -> uvicorn.Config:
+    """How `app` is served. Draining takes `drain` seconds at most."""
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=Protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(drain) + FAREWELL_S,
+    )
 
 
 class Server(uvicorn.Server):
@@ -49,27 +70,13 @@ class Server(uvicorn.Server):
         self._listener = listener
         self._port_file = port_file
         self._drain = deployment.plan.serving.drain
-        super().__init__(
-            uvicorn.Config(
-                create_app(deployment, dispatcher),
-                loop="uvloop",
-                http="httptools",
-                lifespan="on",
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                backlog=BACKLOG,
-                limit_concurrency=CONNECTIONS,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=math.ceil(self._drain) + FAREWELL_S,
-            )
-        )
+        super().__init__(configuration(create_app(deployment, dispatcher), self._drain))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
         await super().startup(sockets)
         host, port = self._listener.getsockname()[:2]
-        _say(describe(self._deployment, host, port))
+        logger.info(describe(self._deployment, host, port))
         if self._port_file:
             self._port_file.write_text(f"{port}\n")
 
@@ -92,7 +99,7 @@ class Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._begin_drain)
 
     def _begin_drain(self) -> None:
-        _say(f"draining for up to {self._drain:g} s; a second signal exits at once")
+        logger.info("draining for up to %g s; a second signal exits at once", self._drain)
         reason = "the server is shutting down"
         self._dispatcher.close(reason)
         self._loop.call_later(self._drain, self._dispatcher.fail_all, unavailable(reason))
@@ -132,7 +139,7 @@ def main() -> int:
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    log_to(sys.stderr, {"frontend": arguments.ring})
     try:
         deployment = load(arguments.bundle)
         serving = deployment.plan.serving

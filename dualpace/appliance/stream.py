@@ -10,6 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 from dualpace.appliance.errors import ApiError, failed
 from dualpace.appliance.generate import Delta, Generation
 from dualpace.appliance.keys import ACCOUNT, Account
+from dualpace.appliance.log import report_of
 from dualpace.appliance.reply import Reply
 
 EVENT_HEADERS = [
@@ -58,8 +59,10 @@ class Answer(Response):
             finally:
                 self._timer.cancel()
                 watch.cancel()
+                usage = self._generation.usage()
+                report_of(scope).update(self._generation.report(usage))
                 if account:
-                    account.spend(self._generation.usage().total_tokens)
+                    account.spend(usage.total_tokens)
 
     def _look(self) -> None:
         """Cut the client off if a send has waited for it too long. To time each send would cost as much as sending."""
@@ -109,6 +112,7 @@ class EventStream(Answer):
                 await emit([self._reply.chunk(delta) for delta in deltas])
             await emit(self._reply.closing(self._generation.usage()))
         except ApiError as error:
+            report_of(scope)["error"] = error.message
             await emit([to_json(error.body())])
         except Exception:
             logger.exception("a stream failed")

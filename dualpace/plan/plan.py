@@ -241,6 +241,7 @@ class Serving(Frozen):
     api_key_file: str
     max_body: int
     drain: float
+    log: Literal["errors", "requests", "prompts"]
     chat_template: str
 
 

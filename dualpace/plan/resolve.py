@@ -252,6 +252,7 @@ def _serving(spec: Spec, base: Path) -> Serving:
         api_key_file=str(_absolute(base, section.api_key_file)) if section.api_key_file else "",
         max_body=section.max_body,
         drain=section.drain,
+        log=section.log,
         chat_template=str(template or ""),
     )
 

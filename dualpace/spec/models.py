@@ -247,6 +247,12 @@ class ServingSection(Section):
     drain: Duration = Field(
         "8s", validate_default=True, description="Longest wait for running requests at shutdown.", examples=["8s"]
     )
+    log: Literal["errors", "requests", "prompts"] = Field(
+        "requests",
+        description="Requests that have a line in the log: those that failed in the server, all, or all with their "
+        "bodies, in which the prompts are.",
+        examples=["requests"],
+    )
     chat_template: Text | None = Field(
         None,
         description="Jinja file that replaces the model's template; relative to the spec.",

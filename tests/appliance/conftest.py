@@ -15,7 +15,7 @@ import uvicorn
 from dualpace.appliance.app import create_app
 from dualpace.appliance.deployment import Deployment, load
 from dualpace.appliance.dispatch import Dispatcher
-from dualpace.appliance.server import listen
+from dualpace.appliance.server import configuration, listen
 
 from .bundles import write_bundle
 from .fake_ring import FakeRing
@@ -45,8 +45,7 @@ def _serve(bundle: Path, ring: FakeRing, send_buffer: int = 0) -> Iterator[Front
     listener = listen("127.0.0.1", 0)
     if send_buffer:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-    config = uvicorn.Config(create_app(deployment, dispatcher), log_level="warning", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(configuration(create_app(deployment, dispatcher), drain=0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -94,6 +94,14 @@ def test_a_frontend_takes_its_share_of_the_queue_and_what_the_others_leave():
     assert accepted(others=0) == schedule.max_requests
 
 
+def test_what_has_no_room_is_refused_before_its_prompt_is_tokenised(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    toy = serve(FakeRing(held=True))
+    monkeypatch.setattr(toy.deployment.tokenizer, "encode", None)  # a failure, if it were called
+    schedule = toy.deployment.plan.schedule.model_copy(update={"max_requests": 0})
+    monkeypatch.setattr(toy.dispatcher, "_schedule", schedule)
+    assert toy.http.post("/v1/completions", json=BODY).status_code == 429
+
+
 def test_queued_prompt_tokens_are_limited_until_their_first_token(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
     toy = serve(FakeRing(held=True))
     schedule = toy.deployment.plan.schedule.model_copy(update={"max_queued_tokens": 100})

@@ -1,5 +1,6 @@
 """The process: how it starts, drains and ends."""
 
+import json
 import re
 import signal
 import socket
@@ -47,12 +48,12 @@ def start(tmp_path: Path) -> Iterator[StartProcess]:
                 )
             )
             stack.callback(process.kill)
-            line = process.stderr.readline()
-            url = re.search(r"http://\S+(?=/v1)", line)
+            line = json.loads(process.stderr.readline())
+            url = re.search(r"http://\S+(?=/v1)", line["message"])
             assert url, line
-            assert line == (
-                f"dualpace: serving toy at {url[0]}/v1, context limit 256 tokens, "
-                "sampling by default with temperature 0.7, top_p 1, top_k 40, min_p 0, repetition_penalty 1\n"
+            assert line["message"] == (
+                f"serving toy at {url[0]}/v1, context limit 256 tokens, "
+                "sampling by default with temperature 0.7, top_p 1, top_k 40, min_p 0, repetition_penalty 1"
             )
             return process, url[0]
 
@@ -119,13 +120,18 @@ def test_a_second_signal_exits_at_once(start: StartProcess):
         assert process.wait(2) == 128 + signal.SIGTERM
 
 
-def test_logs_hold_no_prompt(start: StartProcess):
-    process, url = start()
+@pytest.mark.parametrize("log", ["errors", "requests", "prompts"])
+def test_the_log_is_lines_of_json_and_holds_prompts_only_where_it_is_to(start: StartProcess, log: str):
+    process, url = start(log=log)
     for prompt in ("open sesame", ["open sesame", 3]):
-        httpx.post(f"{url}/v1/completions", json={"model": "toy", "prompt": prompt})
+        httpx.post(f"{url}/v1/completions", json={"model": "toy", "prompt": prompt, "max_tokens": 2})
     process.terminate()
     assert process.wait(3) == 0
-    assert "sesame" not in process.stderr.read()
+    text = process.stderr.read()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["status"] for line in lines if line["message"] == "request"] == [[200, 400], []][log == "errors"]
+    assert ("sesame" in text) == (log == "prompts")
+    assert {line["frontend"] for line in lines} == {0}
 
 
 def test_the_first_line_says_how_the_model_samples_by_default(tmp_path: Path):

@@ -139,7 +139,14 @@ def plan(
         ),
         memory=Memory(limit=1 << 34, weights=0, activations=0, logits=0, history=0, scheduler=0, kv=0, free=0),
         serving=Serving(
-            host="127.0.0.1", port=8000, model_name=name, api_key_file="", max_body=1 << 20, drain=1.0, chat_template=""
+            host="127.0.0.1",
+            port=8000,
+            model_name=name,
+            api_key_file="",
+            max_body=1 << 20,
+            drain=1.0,
+            log="requests",
+            chat_template="",
         ),
         policy=AttentionPolicy(source="nothing", measured=False, ctas=132, own=COST),
         parameters=0,

@@ -112,7 +112,14 @@ def plan_for(config: PretrainedConfig, family: str, dtype: str = "fp32", weights
         target=Target(name="cpu", kind="cpu", sm="", count=1, memory=1, read_bandwidth=1, flops=1, source=""),
         memory=Memory(limit=1, weights=1, activations=1, logits=1, history=1, scheduler=1, kv=1, free=1),
         serving=Serving(
-            host="127.0.0.1", port=0, model_name="tiny", api_key_file="", max_body=1, drain=1, chat_template=""
+            host="127.0.0.1",
+            port=0,
+            model_name="tiny",
+            api_key_file="",
+            max_body=1,
+            drain=1,
+            log="requests",
+            chat_template="",
         ),
         parameters=1,
         weight_bytes=1,

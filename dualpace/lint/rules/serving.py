@@ -105,6 +105,13 @@ def absent_template(context: LintContext) -> Iterator[Finding]:
         yield Finding(("serving", "chat_template"), message, "correct the path, or remove it for the model's template")
 
 
+def logged_prompts(context: LintContext) -> Iterator[Finding]:
+    """What users write stays out of the log."""
+    if context.spec.serving.log == "prompts":
+        message = "serving.log is prompts: whoever reads the log reads what users wrote"
+        yield Finding(("serving", "log"), message, "write `requests`, or allow it here with the reason")
+
+
 def _file(context: LintContext, name: str | None) -> Path | None:
     """The file that the spec calls `name`, if there is one."""
     try:
@@ -147,4 +154,5 @@ SERVING_RULES = (
     Rule("DP708", "unknown-port", Severity.WARNING, unknown_port),
     Rule("DP709", "absent-template", Severity.ERROR, absent_template),
     Rule("DP710", "key-file-form", Severity.ERROR, key_file_form),
+    Rule("DP711", "logged-prompts", Severity.WARNING, logged_prompts),
 )

@@ -1,0 +1,70 @@
+"""Every request has an id, which its answer carries, and a line in the log."""
+
+import logging
+import re
+import secrets
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dualpace.appliance.keys import ACCOUNT, Account
+from dualpace.appliance.limits import is_health
+from dualpace.appliance.log import Log, event, report_of
+
+HEADER = b"x-request-id"
+_ID = re.compile(rb"[!-~]{1,128}")
+_LONGEST = 256
+
+logger = logging.getLogger(__name__)
+
+
+class Access:
+    """ASGI middleware, around all others. Successful probes are never logged, and of the rest what `log` says."""
+
+    def __init__(self, app: ASGIApp, log: Log) -> None:
+        self._app = app
+        self._of_errors = log == "errors"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection scope."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == HEADER), b"")
+        # Another's id is taken over if it is one that any log and header can hold.
+        own = given if _ID.fullmatch(given) else f"req-{secrets.token_hex(12)}".encode()
+        started = time.monotonic()
+        status = 499  # until there is an answer, the client may leave
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), (HEADER, own)]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            # After its headers an answer may fail too.
+            failed = status >= 500 or (status < 400 and "error" in report_of(scope))
+            if failed or not (self._of_errors or (is_health(scope) and status == 200)):
+                _log(scope, own, status, time.monotonic() - started)
+
+
+def _log(scope: Scope, own: bytes, status: int, seconds: float) -> None:
+    account: Account | None = scope.get(ACCOUNT)
+    client = scope.get("client")
+    fields = {
+        "request_id": own.decode(),
+        "client": client[0] if client else None,
+        "key": account.name if account else None,
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "seconds": round(seconds, 4),
+        **report_of(scope),
+    }
+    for name in ("path", "error"):  # which clients make up
+        fields[name] = fields[name][:_LONGEST] if name in fields else None
+    event(logger, logging.INFO, "request", {name: value for name, value in fields.items() if value is not None})

@@ -1,0 +1,93 @@
+"""The log of a frontend: a line of JSON an event, on stderr."""
+
+import json
+import logging
+import queue
+import threading
+import traceback
+from collections.abc import MutableMapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+# What may wait for whoever reads the log; beyond that, lines are left out and counted.
+LINES = 10_000
+CLOSE_S = 2.0
+
+# Which requests have a line: those that failed in the server, all, or all with what was asked.
+Log = Literal["errors", "requests", "prompts"]
+
+# Where a request's scope has what is to be said of it.
+REPORT = "dualpace.report"
+
+_APART = "fields"
+
+
+def report_of(scope: MutableMapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request's line, to be added to."""
+    report: dict[str, Any] = scope.setdefault(REPORT, {})
+    return report
+
+
+def event(logger: logging.Logger, level: int, message: str, fields: dict[str, Any]) -> None:
+    """Log `message` with `fields` of its own, whose names stand beside those of every line."""
+    logger.log(level, message, extra={_APART: fields})
+
+
+class JsonLines(logging.Handler):
+    """Writes lines from a thread of its own: a reader that stalls holds up no request."""
+
+    def __init__(self, stream: TextIO, common: dict[str, Any]) -> None:
+        """`common` is said on every line."""
+        super().__init__()
+        self._stream = stream
+        self._common = common
+        self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._left_out = 0
+        self._writer = threading.Thread(target=self._write, name="log", daemon=True)
+        self._writer.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log a record. Of exceptions the type and the place are told, not the text, which may quote a request."""
+        if self._lines.qsize() >= LINES:
+            self._left_out += 1
+            return
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage().strip(),
+            **self._common,
+            **getattr(record, _APART, {}),
+        }
+        if self._left_out:
+            line["lines_left_out"], self._left_out = self._left_out, 0
+        if record.exc_info and (error := record.exc_info[1]):
+            line["exception"] = _told(error)
+        self._lines.put(line)
+
+    def close(self) -> None:
+        """Write what waits, if that takes no longer than a moment."""
+        self._lines.put(None)
+        self._writer.join(CLOSE_S)
+        super().close()
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            self._stream.write(json.dumps(line, default=str) + "\n")
+            if self._lines.empty():
+                self._stream.flush()
+
+
+def log_to(stream: TextIO, common: dict[str, Any]) -> None:
+    """Send all that this process logs to `stream`."""
+    logging.basicConfig(handlers=[JsonLines(stream, common)], level=logging.INFO)
+
+
+def _told(error: BaseException) -> list[str]:
+    """An exception and those that it came from, each with the places that it came through."""
+    lines = []
+    seen: BaseException | None = error
+    while seen is not None:
+        places = traceback.extract_tb(seen.__traceback__)
+        lines += [type(seen).__name__, *(f"{place.filename}:{place.lineno} {place.name}" for place in places)]
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return lines

@@ -1,0 +1,146 @@
+"""HTTP/1.1 on one connection: uvicorn's, with bounds on what is taken before a request is known.
+
+A head has to come whole in time and within a size, as have a body's trailers; whatever cannot be read is answered with
+the API's error object. Bodies are bounded where they are read, see `limits`.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from dualpace.appliance.errors import ApiError, invalid
+
+# From a connection, or the first byte of a later request on it, to the end of that request's head.
+HEAD_S = 10.0
+HEAD_BYTES = 65536
+# What the parser is given at once.
+PIECE_BYTES = 16384
+# After a refusal, for the client to read it before its connection breaks because it was still sending.
+LINGER_S = 1.0
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._refusal: ApiError | None = None
+        self._head_bytes = 0
+        # Bytes in pieces of which the parser told nothing: it keeps them, until it has the whole of a field.
+        self._untold = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a request."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._unset_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, unless no more is wanted."""
+        for start in range(0, len(data), PIECE_BYTES):
+            if self._refusal:
+                return
+            piece = data[start : start + PIECE_BYTES]
+            self._untold += len(piece)
+            super().data_received(piece)
+            if self._untold > HEAD_BYTES:
+                self._refuse(_head_too_large())
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._head_bytes = self._untold = 0
+        self._await_head()
+
+    def on_url(self, url: bytes) -> None:
+        """Part of the request's target."""
+        self._grow(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head, or a trailer of the body."""
+        self._grow(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        self._untold = 0
+        self._unset_deadline()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Part of the body."""
+        self._untold = 0
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, unless the rest of this one has not come: nobody would read it."""
+        super().on_response_complete()
+        if self.cycle.response_complete and self.cycle.more_body:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what the parser could not read."""
+        self._refuse(self._refusal or invalid("The request is not valid HTTP/1.1."))
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # What follows would be of a protocol that is not spoken here.
+        self.cycle.keep_alive = False
+
+    def _grow(self, size: int) -> None:
+        self._untold = 0
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES:
+            self._refusal = _head_too_large()
+            raise self._refusal  # the parser fails, and with it the request
+
+    def _await_head(self) -> None:
+        self._unset_deadline()
+        self._deadline = self.loop.call_later(HEAD_S, self._give_up)
+
+    def _unset_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        if self._answers():
+            self._await_head()  # reading may have stopped for the answer to the request before
+        elif self.scope is None:
+            self.transport.close()
+        else:
+            self._refuse(ApiError(408, f"The request's head took longer than {HEAD_S:g} s, the limit of this server."))
+
+    def _answers(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer with `error` and take no more. What was asked before that is answered first, and alone."""
+        self._refusal = error
+        self._unset_deadline()
+        if self._answers():
+            if not self.cycle.more_body:
+                self.cycle.keep_alive = False
+                return
+            # It is this request whose body cannot be read on.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started or self.pipeline:
+                self.transport.close()
+                return
+        body = error.body().model_dump_json().encode()
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[error.status] + head + body)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
+
+
+def _head_too_large() -> ApiError:
+    return ApiError(431, f"The request's head is larger than {HEAD_BYTES} bytes, the limit of this server.")

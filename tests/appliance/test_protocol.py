@@ -1,0 +1,216 @@
+"""What comes before a request is known, or in its place: raw bytes on connections."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from dualpace.appliance import limits, protocol
+
+from .conftest import Frontend, ServeToy, wait_for
+from .fake_ring import FakeRing
+
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+BODY = json.dumps({"model": "toy", "prompt": "hello", "max_tokens": 3}).encode()
+
+
+def post(body: bytes = BODY, *fields: str) -> bytes:
+    lines = ["POST /v1/completions HTTP/1.1", "Host: x", "Content-Type: application/json", *fields]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+
+@contextmanager
+def connected(toy: Frontend) -> Iterator[socket.socket]:
+    with socket.create_connection(toy.address, timeout=10) as client:
+        yield client
+
+
+def rest(client: socket.socket) -> bytes:
+    """What comes until the server closes."""
+    return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def sent(toy: Frontend, *pieces: bytes) -> bytes:
+    """All that is answered to `pieces`, until the server closes."""
+    with connected(toy) as client:
+        for piece in pieces:
+            client.sendall(piece)
+        return rest(client)
+
+
+def refusal(answer: bytes) -> tuple[int, str]:
+    """Status and message of an answer that is the API's error object and the last on its connection."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"\r\nconnection: close" in head.lower()
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return int(head.split()[1]), error["message"]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS client
+        b"nonsense\r\n\r\n",
+        b"GET /health HTTP/9.9\r\n\r\n",
+        b"GET \xff HTTP/1.1\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: many\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nName\x00: value\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_refused_with_an_error_object(toy: Frontend, nonsense: bytes):
+    status, message = refusal(sent(toy, nonsense))
+    assert status == 400
+    assert "not valid HTTP" in message
+
+
+def test_a_body_that_breaks_off_into_nonsense_is_refused_and_is_no_request(toy: Frontend):
+    submitted = len(toy.ring.submitted)
+    head = post().partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n"
+    chunk = b"%x\r\n%s\r\n" % (len(BODY), BODY)
+    assert refusal(sent(toy, head, chunk, b"nonsense\r\n"))[0] == 400
+    assert len(toy.ring.submitted) == submitted
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"GET /health HTTP/1.1\r\nLong: ", b"x" * 100_000],
+        [b"GET /health HTTP/1.1\r\n", b"Name: value\r\n" * 10_000],
+        [b"GET /", b"x" * 100_000],
+        [
+            post().partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n",
+            b"%x\r\n%s\r\n0\r\nTrailer: " % (len(BODY), BODY),
+            b"x" * 100_000,
+        ],
+    ],
+    ids=["header", "headers", "target", "trailer"],
+)
+def test_a_head_or_trailer_without_end_is_refused(toy: Frontend, pieces: list[bytes]):
+    status, message = refusal(sent(toy, *pieces))
+    assert status == 431
+    assert "65536 bytes" in message
+
+
+def test_a_body_may_be_larger_than_a_head(toy: Frontend):
+    body = json.dumps({"model": "toy", "prompt": [3], "max_tokens": 1, "user": "x" * 300_000}).encode()
+    with connected(toy) as client:
+        client.sendall(post(body))
+        assert client.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize(("before", "begun"), [(b"", b""), (b"", b"G"), (GET, b"G"), (b"", GET[:-2]), (GET, GET[:-2])])
+def test_a_head_that_does_not_come_is_not_waited_for(
+    serve: ServeToy, begun: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(protocol, "HEAD_S", 0.3)
+    toy = serve()
+    started = time.monotonic()
+    answer = sent(toy, before, begun)
+    assert time.monotonic() - started < 5
+    if before:
+        first, _, answer = answer.partition(b'{"status":"ok"')
+        assert first.startswith(b"HTTP/1.1 200")
+        answer = answer[answer.index(b"HTTP/1.1") :]
+    if begun:
+        status, message = refusal(answer)
+        assert status == 408
+        assert "0.3 s" in message
+    else:
+        assert answer == b""
+
+
+def test_the_head_of_a_request_behind_one_that_is_answered_has_its_time(serve: ServeToy, monkeypatch):
+    monkeypatch.setattr(protocol, "HEAD_S", 0.2)
+    toy = serve(FakeRing(held=True))
+    with connected(toy) as client:
+        client.sendall(post() + GET[:10])
+        time.sleep(0.5)
+        client.sendall(GET[10:])
+        toy.ring.hold(False)
+        answer = b""
+        while b'"status":"ok"' not in answer:
+            answer += client.recv(65536)
+    assert answer.count(b"HTTP/1.1 200") == 2
+
+
+def test_nonsense_behind_a_request_takes_nothing_from_its_answer(serve: ServeToy):
+    toy = serve(FakeRing(held=True))
+    with connected(toy) as client:
+        client.sendall(post() + b"nonsense\r\n\r\n")
+        wait_for(lambda: toy.ring.running)
+        toy.ring.hold(False)
+        answer = rest(client)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert json.loads(answer[answer.index(b"{") :])["choices"][0]["finish_reason"] == "length"
+
+
+def test_requests_on_one_connection_are_answered_in_order(toy: Frontend):
+    with connected(toy) as client:
+        client.sendall(GET + post() + GET.replace(b"health", b"v1/models"))
+        answer = b""
+        while b"max_model_len" not in answer:
+            answer += client.recv(65536)
+    places = [answer.index(word) for word in (b'"status":"ok"', b"text_completion", b"max_model_len")]
+    assert places == sorted(places)
+
+
+def test_another_protocol_is_not_switched_to(toy: Frontend):
+    upgrade = GET.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+    answer = sent(toy, upgrade)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in answer
+
+
+def test_a_body_that_nobody_asked_for_ends_the_connection(toy: Frontend):
+    answer = sent(toy, GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 1000000000\r\n\r\n"))
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("status", [401, 413, 415])
+def test_a_client_that_sends_all_before_it_reads_learns_why_it_is_refused(serve: ServeToy, tmp_path, status: int):
+    keys = tmp_path / "keys"
+    keys.write_text("key\n")
+    toy = serve(api_key_file=str(keys), max_body="4MiB")
+    sizes = {413: 20 << 20}
+    request = post(b"x" * sizes.get(status, 3 << 20), "Authorization: Bearer " + ("key" if status != 401 else "no"))
+    if status == 415:
+        request = request.replace(b"application/json", b"text/plain")
+    with connected(toy) as client:
+        client.sendall(request + GET)
+        answer = client.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 %d" % status)
+        while b'"status":"ok"' not in answer:  # on the same connection
+            answer += client.recv(65536)
+
+
+def test_a_client_that_goes_on_sending_what_is_refused_is_cut_off(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "DISCARD_S", 0.3)
+    toy = serve(max_body="1KiB")
+    head = post().partition(b"Content-Length")[0] + b"Content-Length: 1000000000\r\n\r\n"
+    assert refusal(sent(toy, head, b"x" * 100)) == (
+        413,
+        "The request body is larger than 1024 bytes, the limit of this server.",
+    )
+
+
+def test_no_more_requests_than_a_frontend_holds_are_under_way_and_health_answers(
+    serve: ServeToy, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "REQUESTS", 1)
+    toy = serve(FakeRing(held=True))
+    with connected(toy) as client:
+        client.sendall(post())
+        wait_for(lambda: toy.ring.running)
+        refused = toy.http.get("/v1/models")
+        assert refused.status_code == 503
+        assert "more than 1 requests" in refused.json()["error"]["message"]
+        assert "retry-after" in refused.headers
+        assert toy.http.get("/health").status_code == 200
+        toy.ring.hold(False)
+        assert client.recv(12) == b"HTTP/1.1 200"
+    wait_for(lambda: toy.http.get("/v1/models").status_code == 200)
