@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dualpace.bench.compare import title
-from dualpace.bench.plot import Line, digits, number, plot
+from dualpace.bench.plot import COLOURS, DARK, STYLE, Line, digits, number, plot
 from dualpace.bench.report import NAMES, QUANTILES
 from dualpace.bench.result import Figure, Result, Run
 
@@ -26,6 +26,9 @@ def page(result: Result) -> str:
     )  # fmt: skip
     return environment.get_template("report.html.j2").render(
         result=result,
+        colours=Markup(COLOURS),
+        dark=Markup(DARK),
+        style=Markup(STYLE),
         sweeps=list(_sweeps(result)),
         runs=[_run(run) for run in result.runs],
         facts={"Load generator's machine": result.machine, "Server": result.server},
@@ -95,7 +98,7 @@ def _courses(run: Run) -> Iterator[tuple[str, str]]:
         "Requests in flight",
         plot([Line("in flight", list(zip(times, series.in_flight, strict=True)), 2)], "s", "requests"),
     )
-    ttft = [(at, None if value is None else _MS * value) for at, value in zip(times, series.ttft, strict=True)]
+    ttft = [(at, _MS * value) for at, value in series.ttft]
     yield "Median TTFT by time of arrival, ms", plot([Line("TTFT", ttft, 3)], "s", "ms")
     if any(series.errors):
         yield "Failures", plot([Line("failures", list(zip(times, series.errors, strict=True)), 4)], "s", "failures")

@@ -11,6 +11,32 @@ TICKS = 5
 # Values further apart than this share a logarithmic axis.
 LOGARITHMIC = 12.0
 
+# Colours of a light page and of a dark one, and how the parts of a plot look.
+COLOURS = (
+    "--card: #ffffff; --ink: #15161a; --soft: #5c5f66; --line: #e4e4de; --axis: #b9bab3; "
+    "--c1: #2a6fdb; --c2: #0f9b76; --c3: #b86e00; --c4: #cf3b4a;"
+)
+DARK = (
+    "--card: #1b1d21; --ink: #eceded; --soft: #9da1a8; --line: #2b2e34; --axis: #4b4f57; "
+    "--c1: #6ea5f7; --c2: #3fc49d; --c3: #e6a545; --c4: #f2777f;"
+)
+STYLE = "\n".join(
+    (
+        "svg text { fill: var(--soft); font: 11px ui-sans-serif, system-ui, sans-serif; }",
+        "svg text { font-variant-numeric: tabular-nums; }",
+        ".grid { stroke: var(--line); } .axis { stroke: var(--axis); }",
+        ".line { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }",
+        ".band { opacity: .16; stroke: none; }",
+        ".hit { fill: transparent; stroke: none; }",
+        ".dot circle:not(.hit) { stroke: var(--card); stroke-width: 2; }",
+        ".dot:hover circle:not(.hit) { stroke: var(--ink); }",
+        *(
+            f".line.c{n} {{ stroke: var(--c{n}); }} .band.c{n}, .dot.c{n} circle:not(.hit) {{ fill: var(--c{n}); }}"
+            for n in range(1, 5)
+        ),
+    )
+)
+
 Point = tuple[float, float]
 Scale = Callable[[float], float]
 
@@ -58,6 +84,20 @@ def plot(lines: Sequence[Line], x_name: str, y_name: str, *, log_x: bool = False
     for line in lines:
         parts += _line(line, x, y)
     return "\n".join([*parts, "</svg>"])
+
+
+def picture(lines: Sequence[Line], x_name: str, y_name: str) -> str:
+    """A file of a plot by itself, light or dark as its reader's page is, with the lines' names above."""
+    names = "".join(
+        f'<text class="key" x="{LEFT + 12 + 150 * i}" y="{TOP + 4}"><tspan class="key c{line.colour}">\u25cf</tspan> '
+        f"{escape(line.name)}</text>"
+        for i, line in enumerate(lines)
+    )
+    style = (f":root {{ {COLOURS} }} @media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}\n{STYLE}\n"
+             + "".join(f".key.c{line.colour} {{ fill: var(--c{line.colour}); }}\n" for line in lines))  # fmt: skip
+    head, _, rest = plot(lines, x_name, y_name).removesuffix("</svg>").partition(">")
+    head = head.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"')
+    return f"{head}><style>{style}</style>{rest}{names}</svg>\n"
 
 
 def _line(line: Line, x: Scale, y: Scale) -> list[str]:

@@ -42,12 +42,15 @@ class Lag(Frozen):
 
 
 class Series(Frozen):
-    """What happened over time, `step` seconds apart from the start of the run."""
+    """What happened over time, `step` seconds apart from the start of the run.
+
+    `ttft`: the median of requests that arrived one after another, with the middle of their times.
+    """
 
     step: float
     tokens: tuple[float, ...]
     in_flight: tuple[float, ...]
-    ttft: tuple[float | None, ...]
+    ttft: tuple[tuple[float, float], ...]
     errors: tuple[int, ...]
 
 

@@ -12,7 +12,9 @@ from dualpace.bench.result import Figure, Latency, Result, Series
 from .test_compare import run
 
 VOID = {"meta"}
-SERIES = Series(step=0.5, tokens=(10.0, 20.0, 15.0), in_flight=(1.0, 2.0, 1.0), ttft=(0.1, None, 0.2), errors=(0, 1, 0))
+SERIES = Series(
+    step=0.5, tokens=(10.0, 20.0, 15.0), in_flight=(1.0, 2.0, 1.0), ttft=((0.4, 0.1), (1.2, 0.2)), errors=(0, 1, 0)
+)
 
 
 class Checker(HTMLParser):

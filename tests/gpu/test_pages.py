@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks import attention_page, engine_page, linear_page, prefill_page, scheduler_page
+from benchmarks import attention_page, engine_page, linear_page, prefill_page, readme_page, scheduler_page
 
 # Page, and the beginnings of lines without which a table is missing.
 PAGES = {
@@ -8,6 +8,7 @@ PAGES = {
     engine_page: ("1 | 1,024", "stopped"),
     linear_page: ("gate_up", "a layer"),
     prefill_page: ("32 rows of 1,024 at once", "32k row in 16 chunks of 2,048"),
+    readme_page: ("1 | 1,024", "128 | 1,024"),
     scheduler_page: ("256 rows", "top_p 0.9"),
 }
 
@@ -17,3 +18,9 @@ def test_a_page_shows_what_was_measured(module):
     text = module.PAGE.read_text(encoding="utf-8")
     assert [line for line in PAGES[module] if f"\n| {line} |" not in text] == []
     assert module.page(text) == text
+
+
+def test_the_plot_shows_what_was_measured():
+    drawn = readme_page.PICTURE.read_text(encoding="utf-8")
+    assert "at 128 rows" in drawn
+    assert drawn == readme_page.drawn(readme_page.report_of())
