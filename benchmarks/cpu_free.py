@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_engine import Engine, built, command_line, cpu_seconds, write
+from benchmarks.machine import SEED
 from dualpace.engine.ring import SamplingParams
 from dualpace.plan.manifest import read_manifest
 from dualpace.plan.structs import Finish
@@ -125,7 +126,7 @@ def main() -> None:
     arguments = command_line(__doc__.splitlines()[0], "cpu_free.json").parse_args()
     cores = sorted(os.sched_getaffinity(0))
     theirs, ours = set(cores[:-2]), set(cores[-2:])
-    dice = random.Random(0)
+    dice = random.Random(SEED)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         bundle = arguments.bundle or built(arguments.spec, Path(folder))
         digest = read_manifest(bundle).digest

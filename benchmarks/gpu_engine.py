@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import gpu_machine, save
+from benchmarks.machine import SEED, gpu_machine, save
 from dualpace.engine.ring import FrontendRing, SamplingParams, TokenEvent
 from dualpace.plan import roofline
 from dualpace.plan.manifest import HOST_RING, read_manifest
@@ -181,7 +181,7 @@ def command_line(description: str, results: str) -> argparse.ArgumentParser:
 
 def write(arguments: argparse.Namespace, digest: str, figures: dict[str, Any]) -> None:
     """Write the result file: what was measured, of which bundle and where."""
-    report = {"machine": gpu_machine(), "spec": arguments.spec.name, "digest": digest, **figures}
+    report = {"machine": gpu_machine(), "spec": arguments.spec.name, "digest": digest, "seed": SEED, **figures}
     save(report, arguments.output)
 
 
@@ -195,7 +195,7 @@ def main() -> None:
         digest = read_manifest(bundle).digest
         engine = Engine(bundle, Path(folder))
         print(f"ready after {engine.ready_s:.1f} s", flush=True)
-        dice = random.Random(0)
+        dice = random.Random(SEED)
         try:
             first = measure(engine, 1, 64, dice)
             cells = []

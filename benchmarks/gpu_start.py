@@ -20,6 +20,7 @@ import tokenizers
 import yaml
 
 from benchmarks.gpu_engine import Engine, built, command_line, write
+from benchmarks.machine import SEED
 from dualpace.engine.ring import SamplingParams
 from dualpace.model.names import sources
 from dualpace.model.weights import INDEX
@@ -39,7 +40,7 @@ def write_checkpoint(model: Model, folder: Path) -> int:
 
     Rotary frequencies are not scaled. Values are 16-bit numbers between 2^-7 and 2^-5 whatever the type, of both signs.
     """
-    dice = random.Random(0)
+    dice = random.Random(SEED)
     numbers = bytearray(dice.randbytes(_VALUES))
     # As bf16 a number of these is 0x3C.. or 0xBC..: the upper byte is the second one.
     numbers[1::2] = numbers[1::2].translate(bytes(0x3C | byte & 0x80 for byte in range(256)))

@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import save
+from benchmarks.machine import SEED, save
 from benchmarks.pages import RESULTS
-from dualpace import __version__
 from dualpace.bench.load import Load
 from dualpace.bench.machine import machine
 from dualpace.bench.offer import offer
@@ -34,7 +33,6 @@ PACES = (5_000, 10_000, 20_000, 30_000)
 SECONDS = 6.0
 WARM_UP_S = 1.0
 TTFT_S = [0.05, 0.1, 0.075, 0.2, 0.06, 0.15, 0.09]
-SEED = 0
 CLIENT_CORES = 2
 BAR_TOKENS = 20_000
 SHARE, WITHIN_S = 0.02, 0.5e-3
@@ -114,7 +112,7 @@ def main() -> int:
         for pace in PACES:
             lines.append(measure(url, pace, client))
             print(row(lines[-1]), flush=True)
-    report = {"machine": machine(), "dualpace": __version__, "streams": STREAMS, "client_cores": len(client),
+    report = {"machine": machine(), "streams": STREAMS, "client_cores": len(client),
               "seed": SEED, "paces": lines}  # fmt: skip
     save(report, arguments.output)
     held = [line for line in lines if line["client"]["tokens_per_s"] > 0.95 * BAR_TOKENS and off(line) <= 1]

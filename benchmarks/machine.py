@@ -8,7 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dualpace import __version__
 from dualpace.build.toolchain import find_compiler
+
+# Of prompts, lengths and samples that are drawn.
+SEED = 0
 
 
 def gpu_machine() -> dict[str, str]:
@@ -25,6 +29,6 @@ def gpu_machine() -> dict[str, str]:
 
 
 def save(report: Mapping[str, Any], path: Path) -> None:
-    """Write a result file, and the folder that it is in."""
+    """Write a result file, with the version that was measured, and the folder that it is in."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    path.write_text(json.dumps({"dualpace": __version__, **report}, indent=1) + "\n")

@@ -8,6 +8,8 @@ from typing import NamedTuple
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 14, 40
 TICKS = 5
+# Of a picture: the room above, and where the names of its lines begin.
+HEAD, KEYS, KEY = 24, 120, 110
 # Values further apart than this share a logarithmic axis.
 LOGARITHMIC = 12.0
 
@@ -87,17 +89,17 @@ def plot(lines: Sequence[Line], x_name: str, y_name: str, *, log_x: bool = False
 
 
 def picture(lines: Sequence[Line], x_name: str, y_name: str) -> str:
-    """A file of a plot by itself, light or dark as its reader's page is, with the lines' names above."""
-    names = "".join(
-        f'<text class="key" x="{LEFT + 12 + 150 * i}" y="{TOP + 4}"><tspan class="key c{line.colour}">\u25cf</tspan> '
-        f"{escape(line.name)}</text>"
+    """A file of a plot by itself, light or dark as its reader's page is, with the names above."""
+    keys = "".join(
+        f'<text x="{KEYS + KEY * i}" y="-8"><tspan class="key c{line.colour}">\u25cf</tspan> {escape(line.name)}</text>'
         for i, line in enumerate(lines)
     )
     style = (f":root {{ {COLOURS} }} @media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}\n{STYLE}\n"
              + "".join(f".key.c{line.colour} {{ fill: var(--c{line.colour}); }}\n" for line in lines))  # fmt: skip
+    frame = f'viewBox="0 -{HEAD} {WIDTH} {HEIGHT + HEAD}"'
     head, _, rest = plot(lines, x_name, y_name).removesuffix("</svg>").partition(">")
-    head = head.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"')
-    return f"{head}><style>{style}</style>{rest}{names}</svg>\n"
+    head = head.replace(f'viewBox="0 0 {WIDTH} {HEIGHT}"', f'xmlns="http://www.w3.org/2000/svg" {frame}')
+    return f'{head}><style>{style}</style>{rest}<text x="8" y="-8">{escape(y_name)}</text>{keys}</svg>\n'
 
 
 def _line(line: Line, x: Scale, y: Scale) -> list[str]:
