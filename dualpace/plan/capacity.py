@@ -22,7 +22,7 @@ MIN_ROW_TOKENS = 256
 # Matrix products take about the same time up to 64 rows, so few decode programs are enough.
 DECODE_BUCKETS = (1, 8, 32, 64, 128, 256, 512, 1024)
 # Tokens of a step with prefill. Beyond a few hundred its time grows with them: short prompts have programs of theirs.
-MIXED_BUCKETS = (64, 128, 256, 384, 512, 768, 1024, 1536)
+MIXED_BUCKETS = (64, 128, 256, 384, 512, 768, 1024, 1280, 1536, 1792)
 
 
 class Capacity(NamedTuple):
@@ -69,7 +69,9 @@ class _Sizing:
         self.ceiling = model.context if asked == "auto" else asked
         chunk = spec.scheduler.prefill_chunk
         self.chunk = min(PREFILL_CHUNK[target.kind], self.ceiling) if chunk == "auto" else chunk
-        self.samples = min(max(rows, memory.LEAST_SAMPLES), rows + self.chunk)
+        # Of a step, decoding rows among them: products take as long as tiles of tokens, which a chunk is whole ones of.
+        self.tokens = max(self.chunk, 2 * rows)
+        self.samples = min(max(rows, memory.LEAST_SAMPLES), self.tokens)
         self.layout = KvLayout(model, attention.page_size, self.chunk, target.count)
         # Each ring is owed one.
         self.requests = max(rows + spec.scheduler.max_queued_requests, spec.nic.rings)
@@ -92,7 +94,7 @@ class _Sizing:
 
     def buffers(self, context: int, kv_tokens: int) -> _Buffers:
         """Buffers for rows of up to `context` tokens, `kv_tokens` in all."""
-        model, rows, tokens, queued = self.model, self.rows, self.rows + self.chunk, self.spec.scheduler
+        model, rows, tokens, queued = self.model, self.rows, self.tokens, self.spec.scheduler
         # What samples has scratch for a token's logits: on the CPU a thread, and no more threads than rows do.
         scratch = self.samples if self.target.kind == "cuda" else rows
         page_size = self.attention.page_size
@@ -117,7 +119,7 @@ class _Sizing:
         )
 
     def _activations(self, context: int) -> int:
-        model, samples, tokens = self.model, self.samples, self.rows + self.chunk
+        model, samples, tokens = self.model, self.samples, self.tokens
         if self.target.kind == "cuda":
             attention = memory.attention_bytes(model, tokens, self.attention.spare_tasks)
             attention += memory.prefill_bytes(model, self.attention.prefill, tokens, self.rows)
@@ -200,7 +202,7 @@ class _Sizing:
     def _schedule(self, context: int, history_pages: int) -> Schedule:
         rows, queued = self.rows, self.spec.scheduler.max_queued_requests
         smaller = [bucket for bucket in DECODE_BUCKETS if bucket < rows] if self.target.kind == "cuda" else []
-        most, samples = rows + self.chunk, self.samples
+        most, samples = self.tokens, self.samples
         short = [bucket for bucket in MIXED_BUCKETS if bucket < most] if self.target.kind == "cuda" else []
         decode = (Program(kind="decode", rows=bucket, tokens=bucket, samples=bucket) for bucket in (*smaller, rows))
         mixed = (

@@ -77,8 +77,8 @@ def _programs(plan: Plan) -> Iterator[tuple[str, ...]]:
     )
     yield "decode", f"up to {decode} rows"
     samples = max(program.samples for program in schedule.programs)
-    kernel = "" if plan.attention.prefill == "tokens" else f" with {plan.attention.prefill}"
-    yield "mixed", f"up to {mixed} tokens, {schedule.prefill_chunk:,} of prefill{kernel}, logits of {samples:,}"
+    kernel = "" if plan.attention.prefill == "tokens" else f", chunks by {plan.attention.prefill}"
+    yield "mixed", f"up to {mixed} tokens{kernel}, logits of {samples:,}"
     yield "queue", f"{schedule.max_queued_requests:,} requests, {schedule.max_queued_tokens:,} prompt tokens"
     yield "prefixes", "reused" if schedule.prefix_reuse else "computed anew"
 

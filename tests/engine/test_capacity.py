@@ -29,7 +29,7 @@ def allocated(plan: Plan, weights: Mapping[str, torch.Tensor], kernels: Kernels)
 def test_a_plans_memory_map_is_what_the_executor_allocates(bundle: Path):
     plan = read_manifest(bundle).plan
     activations, logits, kv = allocated(plan, random_weights(plan), Kernels(bundle / HOST_ENGINE))
-    tokens = plan.schedule.max_batch + plan.schedule.prefill_chunk
+    tokens = plan.schedule.programs[-1].tokens
     assert plan.memory.activations == activations + product_bytes(plan.model, tokens)
     scratch = logit_bytes(plan.model, plan.schedule.max_batch)
     assert plan.memory.logits == logits + scratch, "the sampler has its own, if there is a thread for each row"
@@ -39,10 +39,10 @@ def test_a_plans_memory_map_is_what_the_executor_allocates(bundle: Path):
 @pytest.mark.parametrize(("name", "dtype"), [("gemma3", "bf16"), ("qwen2", "bf16"), ("llama", "fp16")])
 def test_activations_of_every_dtype_are_fp32_and_the_workspace_is_counted(name, dtype, tiny, kernels_of):
     case = tiny(name, dtype)
-    rows, chunk = case.plan.schedule.max_batch, case.plan.schedule.prefill_chunk
+    rows, tokens = case.plan.schedule.max_batch, case.plan.schedule.programs[-1].tokens
     splits = -(-case.plan.schedule.max_context // case.plan.attention.split_tokens)
     samples = case.plan.schedule.programs[-1].samples
-    counted = host_activation_bytes(case.plan.model, rows, samples, rows + chunk, splits)
+    counted = host_activation_bytes(case.plan.model, rows, samples, tokens, splits)
     assert counted == allocated(case.plan, case.weights, kernels_of(case.library))[0]
 
 
@@ -51,7 +51,7 @@ def test_no_product_of_a_chunk_allocates_more_than_is_counted(dtype, tiny, kerne
     case = tiny("llama", dtype)
     step = abi.view("StepBuffers", case.plan)()
     executor = Executor(case.plan, case.weights, kernels_of(case.library), ctypes.addressof(step))
-    tokens = case.plan.schedule.max_batch + case.plan.schedule.prefill_chunk
+    tokens = case.plan.schedule.programs[-1].tokens
     counted = product_bytes(case.plan.model, tokens)
     for name, x, y in (("qkv", "x", "qkv"), ("o", "attn", "y"), ("gate_up", "x", "gate_up"), ("down", "act", "y")):
         with torch.profiler.profile(profile_memory=True) as profile:

@@ -46,7 +46,7 @@ DP_TABLE constexpr int kLayers[kGroups] = {32};
 
 // Paging. A block is one page in one layer: K then V, each [kv head][token][head_dim].
 constexpr int kPageSize = 16;  // attention.page_size
-DP_TABLE constexpr int kPages[kGroups] = {55968};  // target.kv_budget
+DP_TABLE constexpr int kPages[kGroups] = {56000};  // target.kv_budget
 constexpr int kPagesPerRow = 8192;  // model.max_context
 constexpr int kSplitTokens = 256;
 constexpr int kSpareTasks = 1024;
@@ -57,14 +57,14 @@ constexpr Prefill kPrefill = Prefill::wgmma;
 constexpr int kMaxBatch = 256;  // scheduler.max_batch
 constexpr int kSlowRows = 0;
 constexpr int kPrefillChunk = 2048;  // scheduler.prefill_chunk
-constexpr int kMaxStepTokens = 2304;
+constexpr int kMaxStepTokens = 2048;
 constexpr int kMaxSamples = 256;
 // Step programs, by kind, each kind's in order of size.
 struct StepProgram {
   bool mixed;
   int rows, tokens;
 };
-constexpr int kPrograms = 15;
+constexpr int kPrograms = 17;
 DP_TABLE constexpr StepProgram kProgram[kPrograms] = {
     {false, 1, 1},
     {false, 8, 8},
@@ -79,8 +79,10 @@ DP_TABLE constexpr StepProgram kProgram[kPrograms] = {
     {true, 256, 512},
     {true, 256, 768},
     {true, 256, 1024},
+    {true, 256, 1280},
     {true, 256, 1536},
-    {true, 256, 2304},
+    {true, 256, 1792},
+    {true, 256, 2048},
 };
 constexpr int kMaxRequests = 1280;
 constexpr int kMaxQueuedRequests = 1024;  // scheduler.max_queued_requests

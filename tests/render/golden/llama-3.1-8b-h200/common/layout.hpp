@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x1fbc0c7e6ede6d5e;
+constexpr uint64_t kLayoutHash = 0x533c515942659a93;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -301,11 +301,11 @@ struct alignas(64) StepBuffers {
   int32_t slot[cfg::kGroups][cfg::kMaxStepTokens];  // page * kPageSize + offset at which the token's KV goes
   int32_t row_slot[cfg::kMaxBatch];
   int32_t query_begin[cfg::kMaxBatch + 1];  // first token of each row, then their count
-  uint8_t pad_38980[60];
+  uint8_t pad_34884[60];
   int32_t context[cfg::kMaxBatch];  // KV length of each row after the step
   int32_t table[cfg::kGroups][cfg::kMaxBatch][cfg::kPagesPerRow];  // pages by row slot and position / kPageSize; -1: none
   AttentionWork attention[cfg::kGroups];  // by attention, which reads its route there
-  uint8_t pad_8428704[32];
+  uint8_t pad_8424608[32];
   int32_t sample_index[cfg::kMaxSamples];  // token whose logits are sampled
   int32_t sample_slot[cfg::kMaxSamples];  // row slot of each sample
   int32_t sampled[cfg::kMaxSamples];  // by the sampler: the token, -1 for logits with a NaN
@@ -321,33 +321,33 @@ static_assert(offsetof(StepBuffers, samples) == 24);
 static_assert(offsetof(StepBuffers, scored) == 28);
 static_assert(offsetof(StepBuffers, program) == 32);
 static_assert(offsetof(StepBuffers, token) == 64);
-static_assert(offsetof(StepBuffers, position) == 9280);
-static_assert(offsetof(StepBuffers, token_row) == 18496);
-static_assert(offsetof(StepBuffers, slot) == 27712);
-static_assert(offsetof(StepBuffers, row_slot) == 36928);
-static_assert(offsetof(StepBuffers, query_begin) == 37952);
-static_assert(offsetof(StepBuffers, context) == 39040);
-static_assert(offsetof(StepBuffers, table) == 40064);
-static_assert(offsetof(StepBuffers, attention) == 8428672);
-static_assert(offsetof(StepBuffers, sample_index) == 8428736);
-static_assert(offsetof(StepBuffers, sample_slot) == 8429760);
-static_assert(offsetof(StepBuffers, sampled) == 8430784);
-static_assert(offsetof(StepBuffers, logprob) == 8431808);
-static_assert(offsetof(StepBuffers, top) == 8432832);
-static_assert(sizeof(StepBuffers) == 8473792);
+static_assert(offsetof(StepBuffers, position) == 8256);
+static_assert(offsetof(StepBuffers, token_row) == 16448);
+static_assert(offsetof(StepBuffers, slot) == 24640);
+static_assert(offsetof(StepBuffers, row_slot) == 32832);
+static_assert(offsetof(StepBuffers, query_begin) == 33856);
+static_assert(offsetof(StepBuffers, context) == 34944);
+static_assert(offsetof(StepBuffers, table) == 35968);
+static_assert(offsetof(StepBuffers, attention) == 8424576);
+static_assert(offsetof(StepBuffers, sample_index) == 8424640);
+static_assert(offsetof(StepBuffers, sample_slot) == 8425664);
+static_assert(offsetof(StepBuffers, sampled) == 8426688);
+static_assert(offsetof(StepBuffers, logprob) == 8427712);
+static_assert(offsetof(StepBuffers, top) == 8428736);
+static_assert(sizeof(StepBuffers) == 8469696);
 
 // What the host leaves with the device, so that it launches steps by itself.
 struct alignas(64) Drive {
   uint64_t program[cfg::kPrograms];  // the executable graph of each step program
-  uint8_t pad_120[8];
+  uint8_t pad_136[56];
   uint32_t stop;  // by the host: begin no more steps
-  uint8_t pad_132[60];
-  uint32_t error;  // by the device: why it could not launch a step, a cudaError_t
   uint8_t pad_196[60];
+  uint32_t error;  // by the device: why it could not launch a step, a cudaError_t
+  uint8_t pad_260[60];
 };
 static_assert(offsetof(Drive, program) == 0);
-static_assert(offsetof(Drive, stop) == 128);
-static_assert(offsetof(Drive, error) == 192);
-static_assert(sizeof(Drive) == 256);
+static_assert(offsetof(Drive, stop) == 192);
+static_assert(offsetof(Drive, error) == 256);
+static_assert(sizeof(Drive) == 320);
 
 }  // namespace dp

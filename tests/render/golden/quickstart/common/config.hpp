@@ -57,7 +57,7 @@ constexpr Prefill kPrefill = Prefill::tokens;
 constexpr int kMaxBatch = 8;  // scheduler.max_batch
 constexpr int kSlowRows = 0;
 constexpr int kPrefillChunk = 256;  // scheduler.prefill_chunk
-constexpr int kMaxStepTokens = 264;
+constexpr int kMaxStepTokens = 256;
 constexpr int kMaxSamples = 64;
 // Step programs, by kind, each kind's in order of size.
 struct StepProgram {
@@ -67,7 +67,7 @@ struct StepProgram {
 constexpr int kPrograms = 2;
 DP_TABLE constexpr StepProgram kProgram[kPrograms] = {
     {false, 8, 8},
-    {true, 8, 264},
+    {true, 8, 256},
 };
 constexpr int kMaxRequests = 1032;
 constexpr int kMaxQueuedRequests = 1024;  // scheduler.max_queued_requests

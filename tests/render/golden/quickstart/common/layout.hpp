@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x6822a200ad46747b;
+constexpr uint64_t kLayoutHash = 0x38e45732bd4bd228;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -296,18 +296,15 @@ struct alignas(64) StepBuffers {
   uint32_t program;  // the least of the plan's step programs that holds the step
   uint8_t pad_36[28];
   int32_t token[cfg::kMaxStepTokens];
-  uint8_t pad_1120[32];
   int32_t position[cfg::kMaxStepTokens];
-  uint8_t pad_2208[32];
   int32_t token_row[cfg::kMaxStepTokens];  // row of each token
-  uint8_t pad_3296[32];
   int32_t slot[cfg::kGroups][cfg::kMaxStepTokens];  // page * kPageSize + offset at which the token's KV goes
   int32_t row_slot[cfg::kMaxBatch];
-  uint8_t pad_5472[32];
+  uint8_t pad_5216[32];
   int32_t query_begin[cfg::kMaxBatch + 1];  // first token of each row, then their count
-  uint8_t pad_5540[28];
+  uint8_t pad_5284[28];
   int32_t context[cfg::kMaxBatch];  // KV length of each row after the step
-  uint8_t pad_5600[32];
+  uint8_t pad_5344[32];
   int32_t table[cfg::kGroups][cfg::kMaxBatch][cfg::kPagesPerRow];  // pages by row slot and position / kPageSize; -1: none
   AttentionWork attention[cfg::kGroups];  // by attention, which reads its route there
   int32_t sample_index[cfg::kMaxSamples];  // token whose logits are sampled
@@ -325,20 +322,20 @@ static_assert(offsetof(StepBuffers, samples) == 24);
 static_assert(offsetof(StepBuffers, scored) == 28);
 static_assert(offsetof(StepBuffers, program) == 32);
 static_assert(offsetof(StepBuffers, token) == 64);
-static_assert(offsetof(StepBuffers, position) == 1152);
-static_assert(offsetof(StepBuffers, token_row) == 2240);
-static_assert(offsetof(StepBuffers, slot) == 3328);
-static_assert(offsetof(StepBuffers, row_slot) == 5440);
-static_assert(offsetof(StepBuffers, query_begin) == 5504);
-static_assert(offsetof(StepBuffers, context) == 5568);
-static_assert(offsetof(StepBuffers, table) == 5632);
-static_assert(offsetof(StepBuffers, attention) == 38400);
-static_assert(offsetof(StepBuffers, sample_index) == 38464);
-static_assert(offsetof(StepBuffers, sample_slot) == 38720);
-static_assert(offsetof(StepBuffers, sampled) == 38976);
-static_assert(offsetof(StepBuffers, logprob) == 39232);
-static_assert(offsetof(StepBuffers, top) == 39488);
-static_assert(sizeof(StepBuffers) == 49728);
+static_assert(offsetof(StepBuffers, position) == 1088);
+static_assert(offsetof(StepBuffers, token_row) == 2112);
+static_assert(offsetof(StepBuffers, slot) == 3136);
+static_assert(offsetof(StepBuffers, row_slot) == 5184);
+static_assert(offsetof(StepBuffers, query_begin) == 5248);
+static_assert(offsetof(StepBuffers, context) == 5312);
+static_assert(offsetof(StepBuffers, table) == 5376);
+static_assert(offsetof(StepBuffers, attention) == 38144);
+static_assert(offsetof(StepBuffers, sample_index) == 38208);
+static_assert(offsetof(StepBuffers, sample_slot) == 38464);
+static_assert(offsetof(StepBuffers, sampled) == 38720);
+static_assert(offsetof(StepBuffers, logprob) == 38976);
+static_assert(offsetof(StepBuffers, top) == 39232);
+static_assert(sizeof(StepBuffers) == 49472);
 
 // What the host leaves with the device, so that it launches steps by itself.
 struct alignas(64) Drive {

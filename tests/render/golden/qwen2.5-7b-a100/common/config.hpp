@@ -57,14 +57,14 @@ constexpr Prefill kPrefill = Prefill::mma;
 constexpr int kMaxBatch = 128;  // scheduler.max_batch
 constexpr int kSlowRows = 0;
 constexpr int kPrefillChunk = 2048;  // scheduler.prefill_chunk
-constexpr int kMaxStepTokens = 2176;
+constexpr int kMaxStepTokens = 2048;
 constexpr int kMaxSamples = 128;
 // Step programs, by kind, each kind's in order of size.
 struct StepProgram {
   bool mixed;
   int rows, tokens;
 };
-constexpr int kPrograms = 14;
+constexpr int kPrograms = 16;
 DP_TABLE constexpr StepProgram kProgram[kPrograms] = {
     {false, 1, 1},
     {false, 8, 8},
@@ -78,8 +78,10 @@ DP_TABLE constexpr StepProgram kProgram[kPrograms] = {
     {true, 128, 512},
     {true, 128, 768},
     {true, 128, 1024},
+    {true, 128, 1280},
     {true, 128, 1536},
-    {true, 128, 2176},
+    {true, 128, 1792},
+    {true, 128, 2048},
 };
 constexpr int kMaxRequests = 1152;
 constexpr int kMaxQueuedRequests = 1024;  // scheduler.max_queued_requests

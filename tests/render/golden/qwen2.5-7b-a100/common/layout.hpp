@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0xed0bed2c166f5004;
+constexpr uint64_t kLayoutHash = 0x100795c01462e9e4;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -301,11 +301,11 @@ struct alignas(64) StepBuffers {
   int32_t slot[cfg::kGroups][cfg::kMaxStepTokens];  // page * kPageSize + offset at which the token's KV goes
   int32_t row_slot[cfg::kMaxBatch];
   int32_t query_begin[cfg::kMaxBatch + 1];  // first token of each row, then their count
-  uint8_t pad_35908[60];
+  uint8_t pad_33860[60];
   int32_t context[cfg::kMaxBatch];  // KV length of each row after the step
   int32_t table[cfg::kGroups][cfg::kMaxBatch][cfg::kPagesPerRow];  // pages by row slot and position / kPageSize; -1: none
   AttentionWork attention[cfg::kGroups];  // by attention, which reads its route there
-  uint8_t pad_1085088[32];
+  uint8_t pad_1083040[32];
   int32_t sample_index[cfg::kMaxSamples];  // token whose logits are sampled
   int32_t sample_slot[cfg::kMaxSamples];  // row slot of each sample
   int32_t sampled[cfg::kMaxSamples];  // by the sampler: the token, -1 for logits with a NaN
@@ -321,25 +321,24 @@ static_assert(offsetof(StepBuffers, samples) == 24);
 static_assert(offsetof(StepBuffers, scored) == 28);
 static_assert(offsetof(StepBuffers, program) == 32);
 static_assert(offsetof(StepBuffers, token) == 64);
-static_assert(offsetof(StepBuffers, position) == 8768);
-static_assert(offsetof(StepBuffers, token_row) == 17472);
-static_assert(offsetof(StepBuffers, slot) == 26176);
-static_assert(offsetof(StepBuffers, row_slot) == 34880);
-static_assert(offsetof(StepBuffers, query_begin) == 35392);
-static_assert(offsetof(StepBuffers, context) == 35968);
-static_assert(offsetof(StepBuffers, table) == 36480);
-static_assert(offsetof(StepBuffers, attention) == 1085056);
-static_assert(offsetof(StepBuffers, sample_index) == 1085120);
-static_assert(offsetof(StepBuffers, sample_slot) == 1085632);
-static_assert(offsetof(StepBuffers, sampled) == 1086144);
-static_assert(offsetof(StepBuffers, logprob) == 1086656);
-static_assert(offsetof(StepBuffers, top) == 1087168);
-static_assert(sizeof(StepBuffers) == 1107648);
+static_assert(offsetof(StepBuffers, position) == 8256);
+static_assert(offsetof(StepBuffers, token_row) == 16448);
+static_assert(offsetof(StepBuffers, slot) == 24640);
+static_assert(offsetof(StepBuffers, row_slot) == 32832);
+static_assert(offsetof(StepBuffers, query_begin) == 33344);
+static_assert(offsetof(StepBuffers, context) == 33920);
+static_assert(offsetof(StepBuffers, table) == 34432);
+static_assert(offsetof(StepBuffers, attention) == 1083008);
+static_assert(offsetof(StepBuffers, sample_index) == 1083072);
+static_assert(offsetof(StepBuffers, sample_slot) == 1083584);
+static_assert(offsetof(StepBuffers, sampled) == 1084096);
+static_assert(offsetof(StepBuffers, logprob) == 1084608);
+static_assert(offsetof(StepBuffers, top) == 1085120);
+static_assert(sizeof(StepBuffers) == 1105600);
 
 // What the host leaves with the device, so that it launches steps by itself.
 struct alignas(64) Drive {
   uint64_t program[cfg::kPrograms];  // the executable graph of each step program
-  uint8_t pad_112[16];
   uint32_t stop;  // by the host: begin no more steps
   uint8_t pad_132[60];
   uint32_t error;  // by the device: why it could not launch a step, a cudaError_t
