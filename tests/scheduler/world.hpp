@@ -105,7 +105,8 @@ class World {
 
   void submit() {
     const int r = static_cast<int>(draw(cfg::kRings));
-    const int length = 1 + static_cast<int>(draw(one_in(2) ? cfg::kMaxContext : 3 * cfg::kPageSize));
+    const int length =
+        1 + static_cast<int>(draw(one_in(2) ? cfg::kMaxContext : least(3 * cfg::kPageSize, cfg::kMaxContext)));
     const auto& common = texts_[draw(3)];
     const int shared = one_in(3) ? 0 : static_cast<int>(draw(static_cast<uint32_t>(length) + 1));
     std::vector<int32_t> words(common.begin(), common.begin() + shared);
