@@ -3,7 +3,7 @@
     python -m benchmarks.gpu_idle [--spec benchmarks/specs/llama-8b-h200.yaml] [-o benchmarks/results/gpu_idle.json]
 
 States: no process on the GPU; an engine whose device looks at the rings without a pause; one that backs off, as built;
-a parked one, with its memory taken and nothing running, as when the host drives it. The first one is taken twice.
+a parked one, with its memory taken and nothing launched: the host drives it and is stopped. The first is taken twice.
 """
 
 import statistics
@@ -11,11 +11,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from benchmarks.cpu_free import stopped
 from benchmarks.gpu_engine import Engine, built, command_line, write
 from dualpace.build import bundle as bundles
 from dualpace.build.store import Store
@@ -24,8 +25,8 @@ from dualpace.plan.manifest import read_manifest
 from dualpace.plan.plan import Plan
 from dualpace.render.sources import render
 
-SETTLE_SECONDS = 4.0
-SECONDS = 5.0
+SETTLE_SECONDS = 3.0
+SECONDS = 4.0
 _QUERY = "power.draw.instant,clocks.sm,clocks.mem"
 _PAUSE = "constexpr unsigned kNapNs = 16'000;"
 
@@ -69,11 +70,12 @@ def without_pause(plan: Plan, folder: Path) -> Path:
 
 
 @contextmanager
-def serving(bundle: Path, folder: Path, *arguments: str) -> Iterator[None]:
+def serving(bundle: Path, folder: Path, parked: bool) -> Iterator[None]:
     """An engine that is ready, with its ring claimed."""
-    engine = Engine(bundle, folder, *arguments)
+    engine = Engine(bundle, folder, *(("--drive", "host") if parked else ()))
     try:
-        yield
+        with stopped(engine.process.pid) if parked else nullcontext():
+            yield
     finally:
         engine.close()
 
@@ -86,13 +88,9 @@ def main() -> None:
         folder = Path(shared)
         bundle = arguments.bundle or built(arguments.spec, folder)
         manifest = read_manifest(bundle)
-        kinds = {
-            "polling": (without_pause(manifest.plan, folder),),
-            "backed off": (bundle,),
-            "parked": (bundle, "--drive", "host"),
-        }
-        for state, (of_state, *options) in kinds.items():
-            with serving(of_state, folder, *options):
+        kinds = {"polling": without_pause(manifest.plan, folder), "backed off": bundle, "parked": bundle}
+        for state, of_state in kinds.items():
+            with serving(of_state, folder, state == "parked"):
                 states[state] = sample()
     states["none, after"] = sample()
     for state, figures in states.items():

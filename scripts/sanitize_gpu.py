@@ -34,8 +34,8 @@ ENGINE = "engine"
 # Memory is the driver's own allocations, so that each has its own bounds; but not under graph capture, where the
 # engine's is.
 EXACT_BOUNDS = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-FOUND = 9
 SUMMARY = re.compile(r"={9} ((?:ERROR|RACECHECK) SUMMARY: .*)")
+CLEAN = ("ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)")
 
 
 class Run(NamedTuple):
@@ -47,12 +47,14 @@ class Run(NamedTuple):
 
 
 _ATTENTION = (
-    "(matches_float64 and not shares or append or merge or ctas) and (decode or mixed or merge) and "
-    "(g4-d128-p16-bf16 or g16-d256-p32-fp32 or g5-d128-p32-fp16 or windows-g4-d256-p16-bf16)"
+    "(float64 and mixed and not shares or copies_values and decode or merge and not serve) and not long and "
+    "(g4-d128-p16-bf16 or g16-d256-p32-fp32 or g5-d128-p32-fp16)"
 )
 _PREFILL = "decoding_rows_match and 132 and (g4-d128 or windows-d256 or softcap) or touches_nothing and g4-d128"
-_LINEAR = "(biased or ragged) and not beside"
-_POINTWISE = "not host and (g4-d128-p16-bf16 or g3-d96-p8-fp16 or g8-d80-p16-fp32)"
+_LINEAR = "(narrow and of-8 or ragged and of-3) and not beside"
+_POINTWISE = "not host and (g4-d128-p16-bf16 or g3-d96-p8-fp16 or g8-d80-p16-fp32) and not 300-ctas"
+# Layers are alike.
+_MODEL = SPEC | {"model": SPEC["model"] | {"shape": SPEC["model"]["shape"] | {"layers": 1}}}
 RUNS = (
     Run("memcheck", "test_attention", _ATTENTION),
     Run("memcheck", "test_prefill", _PREFILL),
@@ -65,7 +67,7 @@ RUNS = (
 
 
 class Outcome(NamedTuple):
-    """How a run went: whether all is well, its last words and the tool's, its time."""
+    """How a run went: whether all is well, its last words and the tool's, its time in seconds."""
 
     well: bool
     said: str
@@ -75,14 +77,14 @@ class Outcome(NamedTuple):
 
 def sanitized(tool: str, *arguments: str) -> list[str]:
     """The command that runs this interpreter under `tool`."""
-    options = ["--target-processes=application-only", "--report-api-errors=no", f"--error-exitcode={FOUND}"]
+    options = ["--target-processes=application-only", "--report-api-errors=no"]
     # Kernels are compiled before the first call of the driver, which is when the tool attaches.
     options.append(f"--launch-timeout={SECONDS}")
     return ["compute-sanitizer", f"--tool={tool}", *options, sys.executable, "-m", *arguments]
 
 
 def run_tests(run: Run, cache: Path, log: Path) -> bool:
-    """Whether the run's tests pass and its tool finds nothing."""
+    """Whether the run's tests pass."""
     options = ["-q", "-m", "gpu", "-k", run.only, "-o", f"cache_dir={cache}"]
     with log.open("w") as output:
         return not subprocess.run(
@@ -97,22 +99,22 @@ def run_tests(run: Run, cache: Path, log: Path) -> bool:
 
 def requests() -> dict[int, tuple[list[int], SamplingParams]]:
     """Prompts about the boundaries of pages and chunks, more than there are rows, and all that can be asked."""
-    vocabulary = SPEC["model"]["shape"]["vocab"]
+    vocabulary = _MODEL["model"]["shape"]["vocab"]
     asked = (
         {"temperature": 0.0},
         {"temperature": 1.0, "top_p": 0.9, "top_k": 40, "logprobs": 5},
         {"temperature": 1.0, "repetition_penalty": 1.2, "frequency_penalty": 0.5, "logit_bias": ((5, 2.0),)},
         {"temperature": 0.0, "prompt_logprobs": 3, "logprobs": 0},
     )
-    lengths = (1, 15, 16, 17, 127, 128, 129, 300) * 3
+    lengths = (1, 15, 16, 17, 127, 128, 129, 300, *(1,) * 12)
     return {
-        tag: ([(7 * tag + i) % vocabulary for i in range(length)], SamplingParams(max_tokens=6, **asked[tag % 4]))
+        tag: ([(7 * tag + i) % vocabulary for i in range(length)], SamplingParams(max_tokens=4, **asked[tag % 4]))
         for tag, length in enumerate(lengths)
     }
 
 
 def run_engine(tool: str, bundle: Path, log: Path) -> bool:
-    """Whether an engine under `tool`, driven by the host, answers all requests and the tool finds nothing."""
+    """Whether an engine under `tool`, driven by the host, answers all requests."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, log.open("w") as output:
         rings = Path(folder) / "rings"
         command = sanitized(tool, "dualpace.engine", str(bundle), "--rings", str(rings), "--drive", "host")
@@ -122,8 +124,10 @@ def run_engine(tool: str, bundle: Path, log: Path) -> bool:
             try:
                 answered = answer(process, bundle, rings)
                 os.kill(engine_at(rings), signal.SIGTERM)
+                # The tool finds no exit status of a process that ends so.
+                process.wait(SECONDS)
                 output.write(f"{answered} requests answered\n")
-                return process.wait(SECONDS) == 0
+                return answered == len(requests())
             finally:
                 process.kill()
 
@@ -174,7 +178,8 @@ def outcome(run: Run, bundle: Path, cache: Path, logs: Path) -> Outcome:
     lines = log.read_text(errors="replace").splitlines()
     summary = [found[1] for line in lines if (found := SUMMARY.match(line))]
     said = [line for line in lines if line and not line.startswith("=========")]
-    return Outcome(well, said[-1] if said else "", summary[-1] if summary else "no summary", time.monotonic() - began)
+    found = summary[-1] if summary else "no summary"
+    return Outcome(well and found in CLEAN, said[-1] if said else "", found, time.monotonic() - began)
 
 
 def main() -> int:
@@ -187,7 +192,7 @@ def main() -> int:
     arguments.logs.mkdir(parents=True, exist_ok=True)
     runs = [run for run in RUNS if arguments.only in f"{run.tool} {run.what}"]
     bundle, cache = arguments.logs.absolute() / "bundle", arguments.logs.absolute() / "cache"
-    build(resolve(Spec.model_validate(SPEC), arguments.logs), bundle, Store(arguments.logs / "store"), Silent())
+    build(resolve(Spec.model_validate(_MODEL), arguments.logs), bundle, Store(arguments.logs / "store"), Silent())
     do = partial(outcome, bundle=bundle, cache=cache, logs=arguments.logs)
     with ThreadPoolExecutor(arguments.jobs) as pool:
         outcomes = list(pool.map(do, runs))

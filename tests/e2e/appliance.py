@@ -1,4 +1,4 @@
-"""`dualpace serve` as a process, and what it runs from this one."""
+"""`dualpace serve` as a process."""
 
 import re
 import subprocess
@@ -7,25 +7,22 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
-import pytest
-
-from dualpace import launch
-from dualpace.plan.manifest import read_manifest
-
 START_SECONDS = 60
 
 
 @dataclass
 class Served:
+    """A `dualpace serve` that is ready; `said` is what it and its processes have written, line by line."""
+
     process: subprocess.Popen[str]
     url: str
+    said: list[str]
 
 
 @contextmanager
@@ -35,43 +32,27 @@ def serving(bundle: Path) -> Iterator[Served]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
         lines = process.stderr
-        # What is logged later is read too: a pipe that fills up would stop whoever writes into it.
-        rest = threading.Thread(target=deque, args=(lines, 0))
-        try:
-            seen = []
+        said: list[str] = []
+
+        def listen() -> None:
             for line in lines:
-                seen.append(line)
+                said.append(line)
+
+        # What is written later is read too: a pipe that fills up would stop whoever writes into it.
+        rest = threading.Thread(target=listen)
+        try:
+            for line in lines:
+                said.append(line)
                 if match := re.search(r"ready at (http://\S+),", line):
                     rest.start()
-                    yield Served(process, match[1])
+                    yield Served(process, match[1], said)
                     break
             else:
-                raise AssertionError("serve ended early:\n" + "".join(seen))
+                raise AssertionError("serve ended early:\n" + "".join(said))
         finally:
             process.terminate()
             if rest.ident:
                 rest.join()
-
-
-@contextmanager
-def restarting(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[launch.Appliance, list[str]]]:
-    """Serve `bundle` from this process, its engine started again however soon it fails, and what is said of that."""
-    monkeypatch.setattr(launch, "RESTART_SECONDS", 0.0)
-    said: list[str] = []
-    ending = threading.Event()
-
-    def wait() -> None:
-        try:
-            appliance.wait(said.append)
-        except launch.LaunchError:
-            if not ending.is_set():
-                raise
-
-    with launch.Appliance(bundle, read_manifest(bundle), "127.0.0.1", 0, quiet=True) as appliance:
-        appliance.start(lambda step: None)
-        threading.Thread(target=wait, daemon=True).start()
-        yield appliance, said
-        ending.set()
 
 
 def engine_of(parent: int) -> int:

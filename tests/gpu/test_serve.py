@@ -23,7 +23,7 @@ from dualpace.plan.manifest import HOST_RING
 from dualpace.plan.resolve import resolve
 from dualpace.render.sources import render
 from dualpace.spec.models import Spec
-from tests.e2e.appliance import engine_of, restarting, serving, wait_until_healthy
+from tests.e2e.appliance import engine_of, serving, wait_until_healthy
 
 from .conftest import Silent
 
@@ -154,27 +154,25 @@ def test_sigterm_lets_running_requests_finish_and_ends_cleanly(bundle):
 
 
 @pytest.mark.parametrize("death", ["killed", "trapped"])
-def test_an_engine_that_dies_ends_streams_with_an_error_and_another_takes_its_place(death, bundle, monkeypatch):
-    with restarting(bundle, monkeypatch) as (appliance, said):
-        client = client_of(appliance.url)
+def test_an_engine_that_dies_ends_streams_with_an_error_and_another_takes_its_place(death, bundle):
+    with serving(bundle) as served:
+        client = client_of(served.url)
         before = complete(client, PROMPT)
         running = stream(client, PROMPT, LONG)
         next(running)
         if death == "killed":
-            os.kill(engine_of(os.getpid()), signal.SIGKILL)
+            os.kill(engine_of(served.process.pid), signal.SIGKILL)
         else:
             with pytest.raises(openai.APIStatusError):
                 complete(client, [TRAP, *PROMPT])
         with pytest.raises(openai.APIError):
             list(running)
-        wait_until_healthy(appliance.url)
+        wait_until_healthy(served.url)
         assert complete(client, PROMPT) == before
-    (line,) = said
-    if death == "killed":
-        assert line.endswith("dualpace.engine was ended by SIGKILL; starting it again")
-    else:
-        assert "engine: a kernel has failed: CUDA_ERROR_" in line
-        assert line.endswith("dualpace.engine ended with exit status 1; starting it again")
+        said = "".join(served.said)
+        how = "was ended by SIGKILL" if death == "killed" else "ended with exit status 1"
+        assert f"dualpace.engine {how}; starting it again\n" in said
+        assert death == "killed" or "engine: a kernel has failed: CUDA_ERROR_" in said
 
 
 @contextmanager
