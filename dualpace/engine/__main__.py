@@ -91,7 +91,8 @@ def _serve_gpu(manifest: Manifest, arguments: argparse.Namespace, stop: Stop) ->
         return 2
     except (DeviceError, DriveError) as error:
         _say(str(error))
-        return 1
+        # At once: on a device that has failed, freeing what is on it may abort.
+        os._exit(1)
     return 0
 
 
