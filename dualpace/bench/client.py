@@ -68,7 +68,7 @@ class Client:
             )
         except OSError as error:
             answer.fail(f"connect: {error.strerror or type(error).__name__}")
-            self.end(answer)
+            self.end(answer, time.monotonic())
             return
         if answer in self.active:
             self.active[answer] = connection
@@ -94,11 +94,11 @@ class Client:
             connection, data, now = self._unparsed.popleft()
             connection.parse(data, now)
 
-    def end(self, answer: Answer) -> None:
-        """The answer is over; its connection is no longer its own."""
+    def end(self, answer: Answer, now: float) -> None:
+        """The answer was over at `now`; its connection is no longer its own."""
         if answer in self.active:
             del self.active[answer]
-            answer.close(time.monotonic())
+            answer.close(now)
             self._ended(answer)
 
     def free(self, connection: "Connection") -> None:
@@ -116,7 +116,7 @@ class Client:
         answer.fail(error)
         if connection:
             connection.drop()
-        self.end(answer)
+        self.end(answer, time.monotonic())
 
     def close(self) -> None:
         """Close what is open. Answers that are still active are not told."""
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
             pass  # a server may end its answer by closing
         elif self._silent:
             answer.fail("connection: closed without an answer")
-        self._client.end(answer)
+        self._client.end(answer, time.monotonic())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Part of the parser's callbacks."""
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
             self._client.free(self)
         else:
             self._transport.close()
-        self._client.end(answer)
+        self._client.end(answer, self._now)
 
 
 def _reason(body: bytes) -> str:

@@ -19,19 +19,24 @@ AHEAD = 4
 
 
 class Driver:
-    """Sends a load's requests in time until there are enough; `sent_late` is told by how much each was late.
+    """Sends a load's requests in time until there are enough; `sent` is told when each was to be sent, and when it was.
 
     An open loop sends at the intended time whatever has become of earlier requests, and times count from then: that
     a request could not be sent in time makes it late, not later. A closed loop intends to send when it was answered.
     """
 
     def __init__(
-        self, load: Load, requests: Iterator[Request], client: Client, start: float, sent_late: Callable[[float], None]
+        self,
+        load: Load,
+        requests: Iterator[Request],
+        client: Client,
+        start: float,
+        sent: Callable[[float, float], None],
     ) -> None:
         self._load = load
         self._client = client
         self.start = start
-        self._sent_late = sent_late
+        self._sent = sent
         self._bodies = Bodies(load)
         self._requests = self._timed(requests)
         self._ahead: deque[tuple[float, Request, bytes]] = deque()
@@ -69,6 +74,7 @@ class Driver:
             return
         if self._ahead:
             _, request, body = self._ahead.popleft()
+            self._sent(now, time.monotonic())
             self._send(now, request, body)
         self._fill()
 
@@ -112,7 +118,7 @@ class Driver:
             if now < intended:
                 self._alarm.set(intended)
                 return
-            self._sent_late(now - intended)
+            self._sent(intended, now)
             del self._ahead[0]
             self._send(intended, request, body)
             self._fill()

@@ -4,6 +4,7 @@ Nothing is kept for each token: an hour at 20,000 tokens a second takes no more 
 """
 
 import math
+import time
 from array import array
 
 import numpy as np
@@ -51,6 +52,16 @@ class Record:
         )  # fmt: skip
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
+
+    def sent(self, intended: float, now: float) -> None:
+        """A request that was to be sent at `intended` was at `now`."""
+        if intended - self.start >= self.warm_up_s:
+            self.sent_late.add(now - intended)
+
+    def seen(self, late_s: float) -> None:
+        """What has come just now may have been there for so long."""
+        if time.monotonic() - self.start >= self.warm_up_s:
+            self.seen_late.add(late_s)
 
     def columns(self) -> dict[str, Floats]:
         """A number for each request, in order of their intended times. `error` is 0, or the place in `errors` plus 1.

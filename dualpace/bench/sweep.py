@@ -41,9 +41,25 @@ def saturated(run: Run, before: Run | None) -> bool:
     """Whether the server could take no more; `before` is the run at half the load, if there was one."""
     if run.good is not None and run.good.value < GOOD:
         return True
+    if run.succeeded < KEEPS_UP * run.requests:
+        return True
     if run.load.rate:
-        return run.requests_per_s.value < KEEPS_UP * run.requests / run.duration
+        return _falls_behind(run, run.load.rate)
     return before is not None and run.tokens_per_s.value < GAIN * before.tokens_per_s.value
+
+
+def _falls_behind(run: Run, rate: float) -> bool:
+    """Whether answers stay out: the requests in flight grow, once the first answers have had time to come."""
+    seconds = min(run.duration, run.requests / rate)
+    settled = min(run.latencies["e2e"].quantiles["p90"].value, seconds / 2) if run.latencies else 0.0
+    grown = _in_flight(run, seconds) - _in_flight(run, settled)
+    return grown > (1 - KEEPS_UP) * rate * (seconds - settled)
+
+
+def _in_flight(run: Run, seconds: float) -> float:
+    """So many seconds after the warm-up."""
+    place = int((run.load.warm_up + seconds) / run.series.step)
+    return run.series.in_flight[min(place, len(run.series.in_flight) - 1)]
 
 
 def scaled(load: Load, factor: float) -> Load:

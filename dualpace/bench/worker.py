@@ -53,11 +53,11 @@ async def offer(load: Load, key: str) -> Run:
 
     client = Client(load.url, PATHS[load.api], key, ended)
     workload = Workload(load)
-    driver = Driver(load, iter(workload), client, record.start, record.sent_late.add)
+    driver = Driver(load, iter(workload), client, record.start, record.sent)
     gc.collect()
     gc.freeze()
     record.start = driver.start = time.monotonic() + LEAD_S
-    ticker = Ticker(loop, TICK_S, record.seen_late.add)
+    ticker = Ticker(loop, TICK_S, record.seen)
     watch = loop.create_task(_watch(load, client, driver, record))
     watch.add_done_callback(_gone)
     await asyncio.sleep(LEAD_S)

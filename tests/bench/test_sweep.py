@@ -13,12 +13,14 @@ def played(load: Load) -> Run:
     """What a server of that capacity would give: with each client at most a tenth of it."""
     offered = load.rate or load.concurrency * CAPACITY / 10
     served = min(offered, CAPACITY)
+    in_flight = tuple(10 + (offered - served) * (i + 0.5) for i in range(10))
     good = None if load.limits == Limits() else Figure(value=1.0 if offered <= CAPACITY / 2 else 0.5)
     return Run(
-        load=load, started="", duration=10.0, requests=round(10 * offered if load.rate else 10 * served), succeeded=0,
+        load=load, started="", duration=10.0, requests=round(10 * offered if load.rate else 10 * served),
+        succeeded=round(10 * offered if load.rate else 10 * served),
         errors={}, left_out=0, other_lengths=0, input_tokens=0, output_tokens=0, cached_tokens=0, pieces=0,
         latencies={}, requests_per_s=Figure(value=served), tokens_per_s=Figure(value=served), goodput=None, good=good,
-        energy=None, series=Series(step=1, tokens=(), in_flight=(), ttft=(), errors=()), warnings=(),
+        energy=None, series=Series(step=1, tokens=(), in_flight=in_flight, ttft=(), errors=()), warnings=(),
         lag=Lag(sending_p50=0, sending_p99=0, seeing_p50=0, seeing_p99=0, seeing_most=0, cpu=0, bottleneck=False),
     )  # fmt: skip
 
