@@ -27,7 +27,7 @@ from tests.e2e.appliance import engine_of, serving, wait_until_healthy
 
 from .conftest import Silent
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(60)]
 
 SPEC = {
     "name": "small",
