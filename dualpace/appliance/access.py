@@ -1,4 +1,4 @@
-"""Every request has an id, which its answer carries, and a line in the log."""
+"""Every request has an id, which its answer carries, and a line in the log; answers are counted, whoever gave them."""
 
 import logging
 import re
@@ -10,8 +10,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dualpace.appliance.keys import ACCOUNT, Account
 from dualpace.appliance.limits import is_health
 from dualpace.appliance.log import Log, event, report_of
+from dualpace.appliance.tally import REJECTED, RESPONSES, Tally
 
 HEADER = b"x-request-id"
+GENERATING = frozenset({"/v1/completions", "/v1/chat/completions"})
 _ID = re.compile(rb"[!-~]{1,128}")
 _LONGEST = 256
 
@@ -21,8 +23,9 @@ logger = logging.getLogger(__name__)
 class Access:
     """ASGI middleware, around all others. Successful probes are never logged, and of the rest what `log` says."""
 
-    def __init__(self, app: ASGIApp, log: Log) -> None:
+    def __init__(self, app: ASGIApp, log: Log, tally: Tally) -> None:
         self._app = app
+        self._tally = tally
         self._of_errors = log == "errors"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,6 +43,7 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._count(scope["path"], status)
                 message = {**message, "headers": [*message.get("headers", ()), (HEADER, own)]}
             await send(message)
 
@@ -50,6 +54,11 @@ class Access:
             failed = status >= 500 or (status < 400 and "error" in report_of(scope))
             if failed or not (self._of_errors or (is_health(scope) and status == 200)):
                 _log(scope, own, status, time.monotonic() - started)
+
+    def _count(self, path: str, status: int) -> None:
+        self._tally.add(RESPONSES, value=f"{status // 100}xx")
+        if path in GENERATING and status >= 400:
+            self._tally.add(REJECTED, value=str(status) if str(status) in REJECTED.values else "other")
 
 
 def _log(scope: Scope, own: bytes, status: int, seconds: float) -> None:

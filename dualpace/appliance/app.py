@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from dualpace.appliance.access import Access
 from dualpace.appliance.aside import ARRIVED, ParsingRoute
-from dualpace.appliance.counted import Counted
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import ApiError, failed, from_validation, model_not_found
@@ -89,8 +88,7 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
     add_operations(app, deployment, dispatcher, guarded)
     posts = frozenset(route.path for route in app.routes if isinstance(route, APIRoute) and route.body_field)
     app.add_middleware(Limits, keys=keys, max_body=serving.max_body, log=serving.log, paths=posts)
-    app.add_middleware(Counted, tally=dispatcher.tally)
-    app.add_middleware(Access, log=serving.log)
+    app.add_middleware(Access, log=serving.log, tally=dispatcher.tally)
     describe(app, deployment, events=(Completion, ChatChunk))
     return app
 

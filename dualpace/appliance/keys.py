@@ -5,8 +5,9 @@ import hmac
 import logging
 import math
 import time
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dualpace.appliance.errors import rate_limited
@@ -107,3 +108,16 @@ class Keys:
         except OSError:
             return ()
         return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def key_in(authorization: str) -> bytes:
+    """The key that a header has: as a bearer's, or as the password of anyone; empty if it has none."""
+    scheme, _, given = authorization.partition(" ")
+    credentials = given.strip().encode("latin-1")
+    match scheme.lower():
+        case "bearer":
+            return credentials
+        case "basic":
+            with suppress(ValueError):
+                return b64decode(credentials, validate=True).partition(b":")[2]
+    return b""

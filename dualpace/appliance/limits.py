@@ -8,10 +8,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dualpace.appliance.errors import ApiError, invalid, unavailable
-from dualpace.appliance.keys import ACCOUNT, Account, Keys
+from dualpace.appliance.keys import ACCOUNT, Account, Keys, key_in
 from dualpace.appliance.log import Log, report_of
 
 HEALTH = "/health"
+# A browser asks for a password and sends it with all that the page asks for.
+PAGE = "/"
 # From the headers of a request to the end of its body.
 BODY_S = 60.0
 # Beyond this many requests, those for /health aside, all are refused.
@@ -53,6 +55,8 @@ class Limits:
         except ApiError as error:
             report_of(scope)["error"] = error.message
             response = error.response()
+            if error.status == 401 and scope["path"] == PAGE:
+                response.headers["WWW-Authenticate"] = 'Basic realm="DualPace"'
             if not await self._discard(incoming):
                 response.headers["Connection"] = "close"
             await response(scope, receive, send)
@@ -78,9 +82,8 @@ class Limits:
         """Whose the request is; None if none needs a key."""
         if not self._keys:
             return None
-        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        account = self._keys.account(given.strip().encode("latin-1"))
-        if scheme.lower() == "bearer" and account:
+        account = self._keys.account(key_in(Headers(scope=scope).get("authorization", "")))
+        if account:
             return account
         raise ApiError(
             401,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.responses import Response
 
 from dualpace import __version__
@@ -12,6 +12,7 @@ from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.metrics import MEDIA_TYPE, metrics_text
 from dualpace.appliance.openapi import UNHEALTHY, errors
 from dualpace.appliance.responses import Health, Version
+from dualpace.appliance.status_page import render_page
 
 
 def add_operations(app: FastAPI, deployment: Deployment, dispatcher: Dispatcher, guarded: list[Any]) -> None:
@@ -22,6 +23,14 @@ def add_operations(app: FastAPI, deployment: Deployment, dispatcher: Dispatcher,
             return Health(status="ok")
         response.status_code = 503
         return Health(status="unavailable", reason=reason)
+
+    page = render_page(deployment)
+    headers = {"Content-Security-Policy": page.policy, "X-Content-Type-Options": "nosniff"}
+
+    @app.get("/", response_class=HTMLResponse, responses=errors(), dependencies=guarded)
+    async def status_page() -> Response:
+        """The deployment at a glance, for people."""
+        return HTMLResponse(page.html, headers=headers)
 
     @app.get("/health", responses=UNHEALTHY)
     @app.get("/health/ready", responses=UNHEALTHY)

@@ -32,6 +32,11 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise ChatError(f"The model's chat template is not valid: {error}.") from error
 
+    @property
+    def exists(self) -> bool:
+        """Whether the model has one."""
+        return self._template is not None
+
     @classmethod
     def load(cls, bundle: Path, tokenizer: Tokenizer) -> "ChatTemplate":
         """The chat template of `bundle`. Raises ChatError on a syntax error."""

@@ -20,7 +20,7 @@ class Part(NamedTuple):
 
 def memory_bar(plan: Plan, width: int, glyphs: str = BLOCKS) -> str:
     """The bar, `width` characters wide with its margin, and below it what its parts are."""
-    parts = _parts(plan.memory, plan.target.memory)
+    parts = memory_parts(plan.memory, plan.target.memory)
     lengths = _lengths([part.bytes for part in parts], width - 4)
     bar = "".join(glyph * length for glyph, length in zip(glyphs, lengths, strict=True))
     rows = [
@@ -35,7 +35,8 @@ def memory_bar(plan: Plan, width: int, glyphs: str = BLOCKS) -> str:
     return f"  [{bar}]\n{facts(rows)}"
 
 
-def _parts(memory: Memory, device: int) -> tuple[Part, ...]:
+def memory_parts(memory: Memory, device: int) -> tuple[Part, ...]:
+    """What the memory of a device of so many bytes goes to."""
     buffers = {name: getattr(memory, name) for name in ("activations", "logits", "history", "scheduler")}
     return (
         Part("weights", memory.weights),

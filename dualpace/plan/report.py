@@ -19,25 +19,27 @@ def json_report(plan: Plan) -> str:
 def text_report(plan: Plan, width: int = 100, glyphs: str = BLOCKS) -> str:
     """The plan at a glance; its bar is `width` characters wide and drawn with `glyphs`."""
     sections = (
-        (f"{plan.name}: {plan.model.family} on {_hardware(plan)}", facts(list(_model(plan)))),
+        (f"{plan.name}: {plan.model.family} on {hardware(plan)}", facts(list(model_facts(plan)))),
         (f"KV pages of {plan.attention.page_size} tokens", _pages(plan)),
-        ("step programs", facts(list(_programs(plan)))),
+        ("step programs", facts(list(program_facts(plan)))),
         (_memory_title(plan), memory_bar(plan, width, glyphs)),
         ("rings", facts(list(_rings(plan)))),
-        (f"floor, the least time at {_rates(plan)}", _floors(plan)),
+        (f"floor, the least time at {rates(plan)}", _floors(plan)),
         (_forecast_title(plan.forecast), _forecast(plan)),
     )
     note = "TTFT: the rows' prompts arrive together at an idle engine; until the last of them has its first token.\n"
     return "\n".join(f"{title}\n{body}" for title, body in sections) + f"\n{note}"
 
 
-def _hardware(plan: Plan) -> str:
+def hardware(plan: Plan) -> str:
+    """What the plan is for: `h200 (sm_90a)`."""
     target = plan.target
     cards = f"{target.count} x {target.name}" if target.count > 1 else target.name
     return f"{cards} (sm_{target.sm})" if target.sm else cards
 
 
-def _model(plan: Plan) -> Iterator[tuple[str, ...]]:
+def model_facts(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """The model in pairs of what and how."""
     model, weights = plan.model, plan.weights
     yield "layers", f"{model.layers} of hidden {model.hidden:,}, MLP {model.intermediate:,}, vocabulary {model.vocab:,}"
     yield "heads", f"{model.heads} query, {model.kv_heads} KV, GQA {model.gqa_ratio}, head_dim {model.head_dim}"
@@ -69,7 +71,8 @@ def _pages(plan: Plan) -> str:
     )
 
 
-def _programs(plan: Plan) -> Iterator[tuple[str, ...]]:
+def program_facts(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """The step programs and the queue before them, likewise."""
     schedule = plan.schedule
     decode, mixed = (
         ", ".join(f"{program.tokens:,}" for program in schedule.programs if program.kind == kind)
@@ -99,7 +102,8 @@ def _rings(plan: Plan) -> Iterator[tuple[str, ...]]:
     yield "memory", size_text(rings.bytes) + remedy
 
 
-def _rates(plan: Plan) -> str:
+def rates(plan: Plan) -> str:
+    """What floors are computed from."""
     target = plan.target
     rates = f"{target.count * target.read_bandwidth / 1e9:,.0f} GB/s, {target.count * target.flops / 1e12:,.3g} TFLOP/s"
     return f"{rates} ({target.source}{'; nothing was probed' if target.source == 'nominal' else ''})"

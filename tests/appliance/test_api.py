@@ -77,7 +77,7 @@ def test_the_description_names_every_route_and_no_answer_that_is_never_given(toy
     operations = _operations(toy.http.get("/openapi.json").json())
     assert set(operations) == {
         "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/health", "/health/live",
-        "/health/ready", "/metrics", "/tokenize", "/detokenize", "/version",
+        "/health/ready", "/", "/metrics", "/tokenize", "/detokenize", "/version",
     }  # fmt: skip
     assert all("422" not in operation["responses"] for operation in operations.values())
     assert "401" not in operations["/v1/completions"]["responses"]
