@@ -50,15 +50,13 @@ class Driver:
 
     async def run(self) -> None:
         """Return once every request has been sent that is to be. Raises WorkloadError where a file ends in nonsense."""
-        for _ in range(self._load.concurrency or 0):
-            self.answered(self.start)
-        if not self._load.concurrency:
+        load, end = self._load, None
+        if not load.concurrency:
             self._send_due()
-        end = (
-            asyncio.get_running_loop().call_later(self._load.duration, self._time_is_up)
-            if self._load.duration
-            else None
-        )
+        elif load.duration:  # an open loop ends with the last request that was to be sent, sent in time or not
+            end = asyncio.get_running_loop().call_later(load.duration, self._time_is_up)
+        for _ in range(load.concurrency or 0):
+            self.answered(self.start)
         try:
             await self._over.wait()
             if self._failure:

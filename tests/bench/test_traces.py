@@ -98,9 +98,9 @@ def test_what_is_too_long_for_the_server_is_left_out_and_counted(tmp_path):
 
 def test_a_trace_is_played_at_its_times(server, tmp_path):
     path = str(mooncake(tmp_path))
-    run = server.offer({"itl": 0.001}, workload=path, speed=10.0, max_context=1060)
+    run = server.offer({"itl": 0.001}, workload=path, speed=2.0, max_context=1060)
     arrivals = [stamps[0] for stamps in server.log()]
-    assert arrivals[1] - arrivals[0] == pytest.approx(0.05, abs=0.03)
+    assert arrivals[1] - arrivals[0] == pytest.approx(0.25, abs=0.1)
     assert (run.requests, run.left_out, run.input_tokens, run.output_tokens) == (2, 1, 1930, 29)
 
 
