@@ -222,8 +222,7 @@ def test_a_client_that_goes_or_a_frontend_that_is_killed_leaves_nothing_and_anot
                 )
                 next(iter(running))
                 running.close()
-                wait_until(at_rest)
-                assert watcher.status().aborted == 1
+                wait_until(lambda: at_rest() and watcher.status().aborted == 1)
                 running = stream(client_of(url), PROMPT, LONG)
                 next(running)
                 assert not at_rest()
