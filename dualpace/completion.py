@@ -24,15 +24,18 @@ class Timing:
     tpot: float
 
 
-def complete(address: tuple[str, int], key: str, request: dict[str, Any], write: Callable[[str], object]) -> Timing:
+def complete(
+    connection: http.client.HTTPConnection, key: str, request: dict[str, Any], write: Callable[[str], object]
+) -> Timing:
     """Stream the completion that `request` (fields of /v1/completions) asks for, handing each piece of text to `write`.
 
-    `key` is the API key, or "". Raises CompletionError unless the answer has come to its end.
+    `key` is the API key, or "". The connection is closed in any case. Raises CompletionError unless the answer has come
+    to its end.
     """
     start = time.perf_counter()
     first = last = 0.0
     tokens = 0
-    for texts, counted in _events(address, key, request):
+    for texts, counted in _events(connection, key, request):
         for text in texts:
             last = time.perf_counter()
             first = first or last
@@ -41,11 +44,13 @@ def complete(address: tuple[str, int], key: str, request: dict[str, Any], write:
     return Timing(tokens=tokens, ttft=first - start, tpot=(last - first) / max(tokens - 1, 1))
 
 
-def _events(address: tuple[str, int], key: str, request: dict[str, Any]) -> Iterator[tuple[list[str], int]]:
+def _events(
+    connection: http.client.HTTPConnection, key: str, request: dict[str, Any]
+) -> Iterator[tuple[list[str], int]]:
     """Each event's texts and its count of tokens, 0 where it has none, up to `[DONE]`. Raises CompletionError."""
     body = json.dumps(request | {"stream": True, "stream_options": {"include_usage": True}})
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    connection = http.client.HTTPConnection(*address, timeout=SILENCE_S)
+    connection.timeout = SILENCE_S
     try:
         connection.request("POST", "/v1/completions", body, headers)
         response = connection.getresponse()

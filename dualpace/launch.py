@@ -9,6 +9,7 @@ import math
 import os
 import select
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ USAGE = 2  # exit status of a process that refuses its input
 ENGINE_STOP_SECONDS = 10.0
 FRONTEND_STOP_SECONDS = 5.0  # beyond `serving.drain`
 POLL_SECONDS = 0.05
+PROBE_SECONDS = 1.0
 # An engine that fails is started again, unless it has been before and has not served for this long since. A frontend
 # always is, but not sooner than this after the last time.
 RESTART_SECONDS = 30.0
@@ -72,6 +74,7 @@ class Appliance:
         self.host = host
         self.port = port
         self.drain = manifest.plan.serving.drain
+        self._scheme = "https" if manifest.plan.serving.tls_certificate else "http"
         self._bundle = bundle
         self._quiet = quiet
         self._engine = _Child(ENGINE, ENGINE, ("--threads", str(threads)) if threads else ())
@@ -91,7 +94,15 @@ class Appliance:
     def url(self) -> str:
         """The same as a URL."""
         host, port = self.address
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"{self._scheme}://[{host}]:{port}" if ":" in host else f"{self._scheme}://{host}:{port}"
+
+    def connection(self) -> http.client.HTTPConnection:
+        """A connection to a frontend, not made yet. Its certificate is not checked: it is one's own."""
+        if self._scheme == "http":
+            return http.client.HTTPConnection(*self.address, timeout=PROBE_SECONDS)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return http.client.HTTPSConnection(*self.address, timeout=PROBE_SECONDS, context=context)
 
     def __enter__(self) -> Self:
         self._folder = RunFolder()
@@ -237,7 +248,7 @@ class Appliance:
         return self._folder.path / f"{child.name}.port"
 
     def _healthy(self) -> bool:
-        connection = http.client.HTTPConnection(*self.address, timeout=1)
+        connection = self.connection()
         try:
             connection.request("GET", "/health")
             return connection.getresponse().status == http.HTTPStatus.OK

@@ -85,6 +85,12 @@ class Protocol(HttpToolsProtocol):
         if self.cycle.response_complete and self.cycle.more_body:
             self.transport.close()
 
+    def shutdown(self) -> None:
+        """Close once the answer that is under way is whole. Of a TLS client that is idle, no farewell is waited for."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self.loop.call_later(LINGER_S, self.transport.abort)
+
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser could not read."""
         self._refuse(self._refusal or invalid("The request is not valid HTTP/1.1."))

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from dualpace.address import bound, refused
 from dualpace.appliance.app import create_app
+from dualpace.appliance.certificate import LOOK_S, Certificate
 from dualpace.appliance.deployment import Deployment, load
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import unavailable
@@ -41,7 +42,7 @@ UNREAD_S = 60
 logger = logging.getLogger(__name__)
 
 
-def configuration(app: ASGIApp, drain: float) -> uvicorn.Config:
+def configuration(app: ASGIApp, drain: float, certificate: Certificate | None = None) -> uvicorn.Config:
     """How `app` is served. Draining takes `drain` seconds at most."""
     return uvicorn.Config(
         app,
@@ -56,6 +57,7 @@ def configuration(app: ASGIApp, drain: float) -> uvicorn.Config:
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(drain) + FAREWELL_S,
+        ssl_context_factory=(lambda *_: certificate.context) if certificate else None,
     )
 
 
@@ -63,14 +65,20 @@ class Server(uvicorn.Server):
     """Drains at the first SIGINT or SIGTERM; exits at once at the second."""
 
     def __init__(
-        self, deployment: Deployment, dispatcher: Dispatcher, listener: socket.socket, port_file: Path | None
+        self,
+        deployment: Deployment,
+        dispatcher: Dispatcher,
+        listener: socket.socket,
+        port_file: Path | None,
+        certificate: Certificate | None,
     ) -> None:
+        self._certificate = certificate
         self._deployment = deployment
         self._dispatcher = dispatcher
         self._listener = listener
         self._port_file = port_file
         self._drain = deployment.plan.serving.drain
-        super().__init__(configuration(create_app(deployment, dispatcher), self._drain))
+        super().__init__(configuration(create_app(deployment, dispatcher), self._drain, certificate))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
@@ -79,6 +87,12 @@ class Server(uvicorn.Server):
         logger.info(describe(self._deployment, host, port))
         if self._port_file:
             self._port_file.write_text(f"{port}\n")
+        if self._certificate:
+            self._follow(asyncio.get_running_loop(), self._certificate)
+
+    def _follow(self, loop: asyncio.AbstractEventLoop, certificate: Certificate) -> None:
+        certificate.follow()
+        loop.call_later(LOOK_S, self._follow, loop, certificate)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -113,8 +127,9 @@ def describe(deployment: Deployment, host: str, port: int) -> str:
         f"temperature {model.temperature:g}, top_p {model.top_p:g}, top_k {model.top_k}, min_p {model.min_p:g}, "
         f"repetition_penalty {model.repetition_penalty:g}"
     )
+    scheme = "https" if deployment.plan.serving.tls_certificate else "http"
     return (
-        f"serving {deployment.name} at http://{address}:{port}/v1, "
+        f"serving {deployment.name} at {scheme}://{address}:{port}/v1, "
         f"context limit {deployment.max_context} tokens, sampling by default with {sampling}"
     )
 
@@ -143,6 +158,8 @@ def main() -> int:
     try:
         deployment = load(arguments.bundle)
         serving = deployment.plan.serving
+        tls = serving.tls_certificate, serving.tls_key
+        certificate = Certificate(*tls) if all(tls) else None
         host = arguments.host or serving.host
         port = serving.port if arguments.port is None else arguments.port
         claim = partial(FrontendRing, arguments.bundle / HOST_RING, arguments.rings, arguments.ring)
@@ -162,7 +179,7 @@ def main() -> int:
         return 2
     plan = deployment.plan
     dispatcher = Dispatcher(ring, plan.schedule, claim, frontends=plan.rings.rings, tally=tally)
-    server = Server(deployment, dispatcher, listener, arguments.port_file)
+    server = Server(deployment, dispatcher, listener, arguments.port_file, certificate)
     # What is there now stays: the collector need not look at it again and again.
     gc.freeze()
     server.run(sockets=[listener])

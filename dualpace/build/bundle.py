@@ -102,7 +102,7 @@ def _file(path: Path) -> File:
 
 def _digest(plan: Plan, files: Mapping[str, File], weights: WeightFiles | None) -> str:
     """Over the bytes of bundle and weights and the plan, less where they lie: the same deployment has it anywhere."""
-    outside = {"weights": {"path"}, "serving": {"api_key_file", "chat_template"}}
+    outside = {"weights": {"path"}, "serving": {"api_key_file", "chat_template", "tls_certificate", "tls_key"}}
     contents = (files, weights.files if weights else {})
     hashes = (part for content in contents for name, file in sorted(content.items()) for part in (name, file.sha256))
     return digest([plan.model_dump_json(exclude=outside), *hashes])

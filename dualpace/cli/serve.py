@@ -83,7 +83,7 @@ def generate(
                 appliance.start(progress.step)
             echo = iter([prompt])
             key = keys[0].key.decode("latin-1") if keys else ""
-            timing = complete(appliance.address, key, request, lambda text: write(next(echo, "") + text))
+            timing = complete(appliance.connection(), key, request, lambda text: write(next(echo, "") + text))
             write("\n")
     except LaunchError as error:
         fail(str(error), Exit.USAGE if error.usage else Exit.INTERNAL)

@@ -242,6 +242,8 @@ class Serving(Frozen):
     max_body: int
     drain: float
     log: Literal["errors", "requests", "prompts"]
+    tls_certificate: str
+    tls_key: str
     chat_template: str
 
 

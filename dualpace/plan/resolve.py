@@ -253,6 +253,8 @@ def _serving(spec: Spec, base: Path) -> Serving:
         max_body=section.max_body,
         drain=section.drain,
         log=section.log,
+        tls_certificate=str(_absolute(base, section.tls.certificate)) if section.tls else "",
+        tls_key=str(_absolute(base, section.tls.key)) if section.tls else "",
         chat_template=str(template or ""),
     )
 

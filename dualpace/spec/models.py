@@ -231,6 +231,16 @@ class TargetSection(Section):
     )
 
 
+class TlsSection(Section):
+    """TLS with files that the appliance reads when it starts, and when they change."""
+
+    certificate: Text = Field(
+        description="PEM file with the certificate, and those between it and the root; relative to the spec.",
+        examples=["tls/tls.crt"],
+    )
+    key: Text = Field(description="PEM file with its key; relative to the spec.", examples=["tls/tls.key"])
+
+
 class ServingSection(Section):
     """The HTTP side."""
 
@@ -247,6 +257,7 @@ class ServingSection(Section):
     drain: Duration = Field(
         "8s", validate_default=True, description="Longest wait for running requests at shutdown.", examples=["8s"]
     )
+    tls: TlsSection | None = Field(None, description="Serve HTTPS; plain HTTP if absent.")
     log: Literal["errors", "requests", "prompts"] = Field(
         "requests",
         description="Requests that have a line in the log: those that failed in the server, all, or all with their "

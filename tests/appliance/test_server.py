@@ -49,7 +49,7 @@ def start(tmp_path: Path) -> Iterator[StartProcess]:
             )
             stack.callback(process.kill)
             line = json.loads(process.stderr.readline())
-            url = re.search(r"http://\S+(?=/v1)", line["message"])
+            url = re.search(r"https?://\S+(?=/v1)", line["message"])
             assert url, line
             assert line["message"] == (
                 f"serving toy at {url[0]}/v1, context limit 256 tokens, "

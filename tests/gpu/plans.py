@@ -146,6 +146,8 @@ def plan(
             max_body=1 << 20,
             drain=1.0,
             log="requests",
+            tls_certificate="",
+            tls_key="",
             chat_template="",
         ),
         policy=AttentionPolicy(source="nothing", measured=False, ctas=132, own=COST),

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
@@ -66,7 +67,7 @@ def server() -> Iterator[Server]:
 def test_text_is_handed_on_as_it_comes_and_timed(server):
     server.events = (chunk("Par"), chunk("is"), chunk("."), {"choices": [], "usage": {"completion_tokens": 3}})
     pieces = []
-    timing = complete(server.server_address, "secret", {"prompt": "x"}, pieces.append)
+    timing = complete(HTTPConnection(*server.server_address), "secret", {"prompt": "x"}, pieces.append)
     assert pieces == ["Par", "is", "."]
     assert timing.tokens == 3
     assert timing.ttft == pytest.approx(GAP, abs=GAP / 2)
@@ -78,13 +79,13 @@ def test_text_is_handed_on_as_it_comes_and_timed(server):
 def test_a_refusal_is_the_servers_sentence(server):
     server.status, server.body = 400, json.dumps({"error": {"message": "prompt is empty"}}).encode()
     with pytest.raises(CompletionError, match=r"^prompt is empty$"):
-        complete(server.server_address, "", {"prompt": ""}, lambda text: None)
+        complete(HTTPConnection(*server.server_address), "", {"prompt": ""}, lambda text: None)
 
 
 def test_a_failure_while_streaming_is_not_an_end(server):
     server.events = (chunk("Par"), {"error": {"message": "the engine is gone"}})
     with pytest.raises(CompletionError, match=r"^the engine is gone$"):
-        complete(server.server_address, "", {"prompt": "x"}, lambda text: None)
+        complete(HTTPConnection(*server.server_address), "", {"prompt": "x"}, lambda text: None)
 
 
 @pytest.mark.parametrize(("end", "status"), [(b"data: [DONE]\n\n", 0), (b"", 2)], ids=["whole", "cut"])
@@ -94,7 +95,7 @@ def test_generate_asks_with_the_files_first_key_and_fails_when_cut(server, end, 
     plan = example("quickstart")
     plan = plan.model_copy(update={"serving": plan.serving.model_copy(update={"api_key_file": str(keys)})})
     monkeypatch.setattr("dualpace.cli.serve.served", lambda source, store: (tmp_path, SimpleNamespace(plan=plan)))
-    started = SimpleNamespace(start=lambda say: None, address=server.server_address)
+    started = SimpleNamespace(start=lambda say: None, connection=lambda: HTTPConnection(*server.server_address))
     monkeypatch.setattr("dualpace.launch.Appliance", lambda *_, **__: nullcontext(started))
     monkeypatch.setattr("dualpace.launch.end_on_signals", lambda: None)
     server.events, server.end = (chunk("Par"),), end
@@ -118,13 +119,13 @@ def test_generate_asks_with_the_files_first_key_and_fails_when_cut(server, end, 
 def test_an_answer_that_is_cut_is_no_completion(server, headers, end, message):
     server.events, server.headers, server.end = (chunk("Par"),), headers, end
     with pytest.raises(CompletionError, match=message):
-        complete(server.server_address, "", {"prompt": "x"}, lambda text: None)
+        complete(HTTPConnection(*server.server_address), "", {"prompt": "x"}, lambda text: None)
 
 
 def test_a_refusal_that_is_not_json_is_told_by_its_status(server):
     server.status, server.body = 502, b"<html>Bad Gateway</html>"
     with pytest.raises(CompletionError, match=r"^the server answered 502 Bad Gateway$"):
-        complete(server.server_address, "", {"prompt": "x"}, lambda text: None)
+        complete(HTTPConnection(*server.server_address), "", {"prompt": "x"}, lambda text: None)
 
 
 def test_a_server_that_is_not_there_or_says_nothing_is_given_up(monkeypatch):
@@ -132,9 +133,9 @@ def test_a_server_that_is_not_there_or_says_nothing_is_given_up(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = silent.getsockname()
         with pytest.raises(CompletionError, match=r"silent for 0\.2 s"):
-            complete(address, "", {"prompt": "x"}, lambda text: None)
+            complete(HTTPConnection(*address), "", {"prompt": "x"}, lambda text: None)
     with pytest.raises(CompletionError, match="Connection refused"):
-        complete(address, "", {"prompt": "x"}, lambda text: None)
+        complete(HTTPConnection(*address), "", {"prompt": "x"}, lambda text: None)
 
 
 def test_what_the_writer_raises_is_not_the_servers_failure(server):
@@ -143,7 +144,7 @@ def test_what_the_writer_raises_is_not_the_servers_failure(server):
 
     server.events = (chunk("Par"),)
     with pytest.raises(BrokenPipeError):
-        complete(server.server_address, "", {"prompt": "x"}, closed)
+        complete(HTTPConnection(*server.server_address), "", {"prompt": "x"}, closed)
 
 
 def test_what_does_not_speak_http_is_a_failure_of_the_connection():
@@ -158,5 +159,5 @@ def test_what_does_not_speak_http_is_a_failure_of_the_connection():
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(CompletionError, match="connection to the server failed: nonsense"):
-            complete(listener.getsockname(), "", {"prompt": "x"}, lambda text: None)
+            complete(HTTPConnection(*listener.getsockname()), "", {"prompt": "x"}, lambda text: None)
         thread.join()

@@ -119,6 +119,8 @@ def plan_for(config: PretrainedConfig, family: str, dtype: str = "fp32", weights
             max_body=1,
             drain=1,
             log="requests",
+            tls_certificate="",
+            tls_key="",
             chat_template="",
         ),
         parameters=1,

@@ -80,7 +80,8 @@ def small_plan(
         ),
         memory=Memory(limit=0, weights=0, activations=0, logits=0, history=0, scheduler=0, kv=0, free=0),
         serving=Serving(
-            host="", port=0, model_name=name, api_key_file="", max_body=0, drain=0.0, log="requests", chat_template=""
+            host="", port=0, model_name=name, api_key_file="", max_body=0, drain=0.0,
+            log="requests", tls_certificate="", tls_key="", chat_template=""
         ),
         parameters=0,
         weight_bytes=0,

@@ -193,6 +193,8 @@ def unexpanded_path(context: LintContext) -> Iterator[Finding]:
         ("target", "calibration"): spec.target.calibration,
         ("serving", "api_key_file"): spec.serving.api_key_file,
         ("serving", "chat_template"): spec.serving.chat_template,
+        ("serving", "tls", "certificate"): tls.certificate if (tls := spec.serving.tls) else None,
+        ("serving", "tls", "key"): tls.key if tls else None,
     }
     for path, value in paths.items():
         if value and (value.startswith("~") or "$" in value):

@@ -53,11 +53,15 @@ def key_file_form(context: LintContext) -> Iterator[Finding]:
 
 
 def readable_key_file(context: LintContext) -> Iterator[Finding]:
-    """A key file that is there is not readable by every user of the machine."""
-    name = context.spec.serving.api_key_file
-    if (file := _file(context, name)) and file.stat().st_mode & stat.S_IROTH:
-        message = f"serving.api_key_file {name} can be read by every user of this machine"
-        yield Finding(("serving", "api_key_file"), message, f"run `chmod 600 {name}`")
+    """A key file that is there, of the API or of TLS, is not readable by every user of the machine."""
+    serving = context.spec.serving
+    secrets: dict[tuple[str, ...], str | None] = {("serving", "api_key_file"): serving.api_key_file}
+    if serving.tls:
+        secrets["serving", "tls", "key"] = serving.tls.key
+    for path, name in secrets.items():
+        if (file := _file(context, name)) and file.stat().st_mode & stat.S_IROTH:
+            message = f"{'.'.join(path)} {name} can be read by every user of this machine"
+            yield Finding(path, message, f"run `chmod 600 {name}`")
 
 
 def small_body(context: LintContext) -> Iterator[Finding]:
