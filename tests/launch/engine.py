@@ -7,10 +7,6 @@ import time
 from pathlib import Path
 
 bundle, rings = Path(sys.argv[1]), Path(sys.argv[3])
-(bundle / "engine.pid").write_text(str(os.getpid()))
-if (bundle / "engine.fails").exists():
-    sys.exit("no such weights")
-rings.write_bytes(b"rings")
 
 
 def end(number, frame):
@@ -19,6 +15,10 @@ def end(number, frame):
 
 
 signal.signal(signal.SIGTERM, end)
+(bundle / "engine.pid").write_text(str(os.getpid()))
+if (bundle / "engine.fails").exists():
+    sys.exit("no such weights")
+rings.write_bytes(b"rings")
 while not (bundle / "engine.crash").exists():
     time.sleep(0.02)
 (bundle / "engine.crash").unlink()
