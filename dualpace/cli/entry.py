@@ -19,6 +19,7 @@ from dualpace.cli.rules import rules
 from dualpace.cli.schema import schema
 from dualpace.cli.serve import generate, serve
 from dualpace.cli.terminal import Exit, fail, open_streams, reason, show
+from dualpace.cli.top import top
 
 app = typer.Typer(
     help="Compile a YAML deployment spec into an LLM serving appliance.",
@@ -61,6 +62,6 @@ def _options(
     """Compile a YAML deployment spec into an LLM serving appliance."""
 
 
-for command in (lint, rules, schema, plan, render, build, calibrate, serve, generate):
+for command in (lint, rules, schema, plan, render, build, calibrate, serve, top, generate):
     app.command()(command)
 app.add_typer(bench, name="bench")
