@@ -1,11 +1,13 @@
-"""The figures in docs/products.md, from benchmarks/results/gpu_linear.json.
+"""The figures in docs/products.md, and those that the plan's forecast has, from benchmarks/results/gpu_linear.json.
 
 `python -m benchmarks.linear_page` writes them again; nothing else does.
 """
 
+import json
 from typing import Any
 
-from benchmarks.pages import ROOT, Table, filled, markdown
+from benchmarks.pages import RESULTS, ROOT, Table, filled, markdown
+from dualpace.plan.forecast import OWN_PRODUCTS
 
 PAGE = ROOT / "docs/products.md"
 
@@ -29,6 +31,15 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.1f}"
 
 
+def own_products(report: dict[str, Any]) -> str:
+    """The file of the plan's: our products by elements of their weight and rows."""
+    found = [
+        {"elements": each["weight_bytes"] // 2, "rows": each["rows"], "seconds": each["own_s"]}
+        for each in report["products"]
+    ]
+    return json.dumps(found, indent=1) + "\n"
+
+
 TABLES = (Table("product", "gpu_linear", table),)
 
 
@@ -39,3 +50,5 @@ def page(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    measured = json.loads((RESULTS / "gpu_linear.json").read_text(encoding="utf-8"))
+    (ROOT / "dualpace/plan/products" / OWN_PRODUCTS.name).write_text(own_products(measured), encoding="utf-8")

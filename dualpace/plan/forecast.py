@@ -7,24 +7,28 @@ size lies between two measured ones, time is interpolated; below them the line t
 them the rate of the largest is kept.
 """
 
+import json
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from functools import cache
+from importlib.resources import files
+from itertools import groupby, pairwise
 
 from dualpace.plan.attention_cost import route_taken, seen_keys, slices
 from dualpace.plan.plan import Attention, AttentionPolicy, Floor, Forecast, ForecastCell, Model, Part, Target
-from dualpace.plan.program import buffers, step_program
+from dualpace.plan.program import STREAMED_ROWS, Op, buffers, defers_norms, rotates, step_program
 from dualpace.plan.roofline import Work, prompt_attention
 
 Points = tuple[tuple[float, float], ...]
 
 TARGET, DTYPE = "h200", "bf16"
 
+# Our products, up to STREAMED_ROWS rows: elements of a weight, rows and seconds, with what follows them. Written by
+# `python -m benchmarks.linear_page`.
+OWN_PRODUCTS = files("dualpace") / "plan" / "products" / f"{TARGET}.json"
 # cuBLAS matrix products, weights read from memory: seconds by rows, for weights of so many elements (4096 x 4096,
 # 6144 x 4096, 4096 x 14336, 28672 x 4096 and 128256 x 4096, which are Llama-3.1-8B's).
 PRODUCT_ELEMENTS = (4096 * 4096, 6144 * 4096, 4096 * 14336, 28672 * 4096, 128256 * 4096)
 PRODUCT_SECONDS = {
-    1: (13.1e-6, 16.0e-6, 31.2e-6, 55.0e-6, 243e-6),
-    16: (13.4e-6, 15.8e-6, 32.3e-6, 56.4e-6, 249e-6),
     64: (11.8e-6, 16.2e-6, 36.0e-6, 60.6e-6, 271e-6),
     256: (16.7e-6, 21.0e-6, 47.7e-6, 87.4e-6, 359e-6),
 }
@@ -50,7 +54,7 @@ def forecast(
     for reason in _unmeasured(model, target, policy, routes):
         return Forecast(basis=reason, cells=())
     assert policy is not None  # or nothing would have been measured
-    basis = "parts measured on one H200: cuBLAS of CUDA 13.0, decode attention, prefill of vLLM 0.22.1"
+    basis = "parts measured on one H200: products, decode attention, prefill of vLLM 0.22.1"
     steps = _Steps(model, target, attention, policy)
     return Forecast(basis=basis, cells=tuple(_cell(steps, chunk, floor) for floor in floors))
 
@@ -70,14 +74,25 @@ def _unmeasured(model: Model, target: Target, policy: AttentionPolicy | None, ro
         yield "the flashinfer route was not measured"
 
 
+@cache
+def measured_products() -> dict[int, Points]:
+    """By rows: elements of a weight, and the seconds that a product with it takes."""
+    own = sorted(
+        json.loads(OWN_PRODUCTS.read_text(encoding="utf-8")), key=lambda each: (each["rows"], each["elements"])
+    )
+    points = {
+        rows: tuple((each["elements"], each["seconds"]) for each in products)
+        for rows, products in groupby(own, key=lambda each: each["rows"])
+    }
+    cublas = {rows: tuple(zip(PRODUCT_ELEMENTS, found, strict=True)) for rows, found in PRODUCT_SECONDS.items()}
+    return {**points, **cublas}
+
+
 class _Product:
     """A matrix product with `elements` weights."""
 
     def __init__(self, elements: int, target: Target) -> None:
-        self._measured = [
-            (rows, _interpolated(tuple(zip(PRODUCT_ELEMENTS, seconds, strict=True)), elements))
-            for rows, seconds in PRODUCT_SECONDS.items()
-        ]
+        self._measured = [(rows, _interpolated(points, elements)) for rows, points in measured_products().items()]
         self._large = Work(0, 2.0 * elements).seconds(target)
 
     def seconds(self, rows: int) -> float:
@@ -92,8 +107,7 @@ class _Steps:
     def __init__(self, model: Model, target: Target, attention: Attention, policy: AttentionPolicy) -> None:
         self.model, self._attention, self._policy = model, attention, policy
         self._products: list[tuple[int, str, _Product]] = []
-        self._kernels = 0
-        self._bytes = {"T": 0, "S": 0}
+        self._others: list[tuple[int, Op, list[tuple[str, int]]]] = []
         widths = buffers(model)
         # All layers are alike, so one of them is enough.
         for op in step_program(model.model_copy(update={"layers": 1})):
@@ -103,9 +117,7 @@ class _Steps:
                 (leading, inputs), (_, outputs) = operands
                 self._products.append((times, leading, _Product(inputs * outputs, target)))
             elif op.kind != "attention":
-                self._kernels += times
-                for leading, width in operands:
-                    self._bytes[leading] += times * width * model.element_bytes
+                self._others.append((times, op, operands))
 
     def products(self, tokens: int, sampled: int) -> float:
         """Matrix products of `tokens` tokens, `sampled` of which get logits."""
@@ -123,9 +135,19 @@ class _Steps:
         return seconds
 
     def others(self, tokens: int, sampled: int) -> float:
-        """Everything but products and attention."""
-        moved = tokens * self._bytes["T"] + sampled * self._bytes["S"]
-        return self._kernels * KERNEL_SECONDS + moved / COPY_BANDWIDTH
+        """Everything but products and attention, and what our products do on the way."""
+        rows, seconds = {"T": tokens, "S": sampled}, 0.0
+        for times, op, operands in self._others:
+            if tokens > STREAMED_ROWS or not _on_the_way(op, self.model):
+                moved = sum(rows[leading] * width for leading, width in operands) * self.model.element_bytes
+                seconds += times * (KERNEL_SECONDS + moved / COPY_BANDWIDTH)
+        return seconds
+
+
+def _on_the_way(op: Op, model: Model) -> bool:
+    """Whether a product of ours does `op`, in programs that have these."""
+    done = {"gate": True, "gather": True, "rope_append": rotates(model), "add_norm": defers_norms(model)}
+    return done.get(op.kind, False)
 
 
 def _cell(steps: _Steps, chunk: int, point: Floor) -> ForecastCell:
