@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -157,7 +157,7 @@ class Bench:
     @contextmanager
     def engine(self, step_ms: float, log: Path) -> Iterator[Path]:
         """The replay engine; yields its ring file."""
-        rings = Path(tempfile.mktemp(dir="/dev/shm", prefix="dualpace-bench-"))
+        rings = self.folder / "rings"
         command = [sys.executable, "-m", "benchmarks.replay", self.bundle, "--rings", rings, "--log", log]
         command += ["--step-ms", str(step_ms), "--library", self._built / LIBRARY]
         with subprocess.Popen(command, preexec_fn=self.pinned(len(self.cores) - 1)) as process:
@@ -174,12 +174,16 @@ class Bench:
         port.unlink(missing_ok=True)
         command = [sys.executable, "-m", "dualpace.appliance.server", self.bundle, "--rings", rings]
         command += ["--ring", str(number), "--host", "127.0.0.1", "--port", "0", "--port-file", port]
-        with subprocess.Popen(command, preexec_fn=self.pinned(number), stderr=subprocess.DEVNULL) as process:
+        log = self.folder / f"log{number}"
+        with (
+            log.open("wb") as lines,
+            subprocess.Popen(command, stderr=lines, preexec_fn=self.pinned(number)) as process,
+        ):
             try:
-                _wait_for(process, lambda: port.exists() and port.read_text().endswith("\n"))
+                _wait_for(process, lambda: port.exists() and port.read_text().endswith("\n"), log)
                 yield process.pid, int(port.read_text())
             finally:
-                process.kill()
+                process.terminate()
 
     def run(self, load: Load) -> Seen:
         """What is seen under a load."""
@@ -209,11 +213,13 @@ class Bench:
             return (cpu_seconds(pid) - before) / seconds
 
 
-def _wait_for(process: subprocess.Popen[bytes], there: Any) -> None:
+def _wait_for(process: subprocess.Popen[bytes], there: Callable[[], bool], log: Path | None = None) -> None:
+    """Wait until it is `there`; `log` is what the process writes."""
     deadline = time.monotonic() + START_SECONDS
     while not there():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"{process.args} does not start")
+        told = log.read_text() if log else ""
+        assert process.poll() is None, f"{process.args} ended with {process.returncode}\n{told}"
+        assert time.monotonic() < deadline, f"{process.args} does not get ready\n{told}"
         time.sleep(0.02)
 
 

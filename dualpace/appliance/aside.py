@@ -20,13 +20,17 @@ T = TypeVar("T")
 ARRIVED = "dualpace.arrived"
 # What is parsed faster than it is handed to a thread and back, about.
 SMALL_BYTES = 32768
+# What is tokenised so fast, in characters.
+SMALL_TEXT = 512
 _WORKERS = ThreadPoolExecutor(4, thread_name_prefix="aside")
 # Parsing keeps the interpreter to itself: of several at once, the event loop would have to wait for all.
 _PARSER = ThreadPoolExecutor(1, thread_name_prefix="aside parser")
 
 
-async def aside(work: Callable[[], T]) -> T:
-    """The result of `work`, done on one of a few threads in turn. For what leaves the interpreter to others."""
+async def aside(work: Callable[[], T], characters: int) -> T:
+    """The result of `work` on a text, done by one of a few threads. For what leaves the interpreter to others."""
+    if characters <= SMALL_TEXT:
+        return work()
     return await asyncio.get_running_loop().run_in_executor(_WORKERS, work)
 
 

@@ -16,7 +16,7 @@ from dualpace.appliance.errors import ApiError, failed, invalid, queue_full, una
 from dualpace.appliance.health import Heartbeat
 from dualpace.appliance.pace import Pace, clock
 from dualpace.appliance.tally import Tally
-from dualpace.engine.ring import Finish, FrontendRing, RingError, SamplingParams, Status, TokenEvent
+from dualpace.engine.ring import FrontendRing, RingError, SamplingParams, Status, TokenEvent
 from dualpace.plan.plan import Schedule
 
 WAIT_S = 0.25
@@ -283,10 +283,11 @@ class Dispatcher:
             route = self._routes.get(event.tag)
             if route is None:
                 continue
-            self._queued_tokens -= route.queued
-            route.queued = 0
+            if route.queued:
+                self._queued_tokens -= route.queued
+                route.queued = 0
             route.pace.take(event, now)
-            if event.finish is not Finish.NONE:
+            if event.finish:
                 del self._routes[event.tag]
                 self._held.pop(event.tag, None)  # the engine went away while the ring was found full
             if route.inbox is not None and not route.inbox.put(route.choice, event):

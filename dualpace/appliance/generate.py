@@ -62,12 +62,12 @@ class Choice:
         self.cached_tokens = event.cached_tokens
         if event.of_prompt:
             return self._echo.take(event)
-        text = ""
+        text, finish = "", event.finish
         if event.token >= 0:
             self.tokens += 1
             # The token that ends a text is not part of it. Who asks about the prompt's tokens knows how many there are,
             # and finds by counting from either end which is which.
-            in_text = event.finish is not Finish.STOP
+            in_text = not finish or finish is not Finish.STOP
             if self._wants_logprobs and (in_text or self._scored):
                 self._logprobs.append(
                     logprob_of(self._deployment, event.token, event.logprob, event.top, self._decoded)
@@ -75,14 +75,14 @@ class Choice:
             if in_text:
                 text = self._text.push(event.token)
                 self._decoded += len(text)
-        if event.finish is not Finish.NONE:
+        if finish:
             text += self._text.flush()
         if self.tokens >= self._min_tokens:
             text = self._stops.push(text)
         if self._stops.stopped:
             self.finish_reason = "stop"
-        elif event.finish is not Finish.NONE:
-            self.finish_reason = "length" if event.finish is Finish.LENGTH else "stop"
+        elif finish:
+            self.finish_reason = "length" if finish is Finish.LENGTH else "stop"
             text += self._stops.flush()
         self._passed += len(text)
         return self._echo.rest() + text

@@ -11,6 +11,7 @@ from typing import Any, Literal, TextIO
 
 # What may wait for whoever reads the log; beyond that, lines are left out and counted.
 LINES = 10_000
+GATHER_S = 0.1
 CLOSE_S = 2.0
 
 # Which requests have a line: those that failed in the server, all, or all with what was asked.
@@ -43,6 +44,7 @@ class JsonLines(logging.Handler):
         self._common = common
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._left_out = 0
+        self._closing = threading.Event()
         self._writer = threading.Thread(target=self._write, name="log", daemon=True)
         self._writer.start()
 
@@ -66,6 +68,7 @@ class JsonLines(logging.Handler):
 
     def close(self) -> None:
         """Write what waits, if that takes no longer than a moment."""
+        self._closing.set()
         self._lines.put(None)
         self._writer.join(CLOSE_S)
         super().close()
@@ -75,6 +78,8 @@ class JsonLines(logging.Handler):
             self._stream.write(json.dumps(line, default=str) + "\n")
             if self._lines.empty():
                 self._stream.flush()
+                # Lines gather, for to wake this thread costs the one that answers requests more than a line does.
+                self._closing.wait(GATHER_S)
 
 
 def log_to(stream: TextIO, common: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ class Pace:
         """Count an event of the choice that came at `now`."""
         if event.token >= 0 and not event.of_prompt:
             self._take_token(event, now)
-        if event.finish in (Finish.STOP, Finish.LENGTH):
+        if event.finish and event.finish in (Finish.STOP, Finish.LENGTH):
             self._end(event, now)
 
     def _take_token(self, event: TokenEvent, now: float) -> None:

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pydantic import BaseModel
@@ -26,15 +26,15 @@ from dualpace.appliance.responses import (
 
 
 class Reply(Protocol):
-    """One answer of one API. Chunks are JSON."""
+    """One answer of one API. Chunks are server-sent events."""
 
-    def opening(self) -> list[bytes]:
+    def opening(self) -> bytes:
         """What a stream begins with, before any token."""
 
     def chunk(self, delta: Delta) -> bytes:
         """New text of one choice."""
 
-    def closing(self, usage: Usage) -> list[bytes]:
+    def closing(self, usage: Usage) -> bytes:
         """What a stream ends with, after all choices."""
 
     def whole(self, texts: Sequence[Delta], usage: Usage) -> BaseModel:
@@ -50,22 +50,44 @@ def _head(prefix: str, deployment: Deployment) -> dict[str, Any]:
     }
 
 
-class _Chunks:
-    """The chunks of one stream, which begin alike: that much is written once."""
+def event(data: bytes) -> bytes:
+    """A server-sent event."""
+    return b"data: %b\n\n" % data
 
-    def __init__(self, head: dict[str, Any], with_usage: bool) -> None:
-        self._head = to_json(head)[:-1] + b',"choices":'
+
+class _Chunks:
+    """The chunks of one stream, which begin alike; `choice` is what a chunk says of the choice that it is of."""
+
+    def __init__(self, head: dict[str, Any], with_usage: bool, choice: Callable[[Delta], dict[str, Any]]) -> None:
+        self._head = to_json(head)[:-1]
         # Where the usage was asked for, every chunk has the field.
         self._end = b',"usage":null}' if with_usage else b"}"
         self._with_usage = with_usage
+        self._choice = choice
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     def of(self, choice: dict[str, Any]) -> bytes:
         """A chunk of one choice."""
-        return b"%b[%b]%b" % (self._head, to_json(choice), self._end)
+        return event(b'%b,"choices":[%b]%b' % (self._head, to_json(choice), self._end))
 
-    def closing(self, usage: Usage) -> list[bytes]:
+    def chunk(self, delta: Delta) -> bytes:
+        """A chunk of new text, which most have nothing beside: then what is around the text is written once."""
+        if delta.finish_reason or delta.logprobs:
+            return self.of(self._choice(delta))
+        before, after = self._frames.get(delta.choice) or self._frame(delta.choice)
+        return b"%b%b%b" % (before, to_json(delta.text), after)
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        mark = "\0"
+        before, _, after = self.of(self._choice(Delta(index, mark, None))).rpartition(to_json(mark))
+        self._frames[index] = before, after
+        return before, after
+
+    def closing(self, usage: Usage) -> bytes:
         """The chunk with the usage, if it was asked for."""
-        return [b'%b[],"usage":%b}' % (self._head, to_json(usage))] if self._with_usage else []
+        if not self._with_usage:
+            return b""
+        return event(b'%b,"choices":[],"usage":%b}' % (self._head, to_json(usage)))
 
 
 def _completion_logprobs(entries: Sequence[TokenLogprob]) -> CompletionLogprobs:
@@ -101,22 +123,18 @@ class CompletionReply:
 
     def __init__(self, deployment: Deployment, with_usage: bool) -> None:
         self._head = _head("cmpl", deployment) | {"object": "text_completion"}
-        self._chunks = _Chunks(self._head, with_usage)
+        chunks = _Chunks(self._head, with_usage, self._choice)
+        self.chunk, self.closing = chunks.chunk, chunks.closing
 
-    def opening(self) -> list[bytes]:
-        """Chunks before any token."""
-        return []
+    def opening(self) -> bytes:
+        """Nothing comes before the tokens."""
+        return b""
 
-    def chunk(self, delta: Delta) -> bytes:
-        """A chunk of new text."""
+    def _choice(self, delta: Delta) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": delta.choice, "text": delta.text, "finish_reason": delta.finish_reason}
         if delta.logprobs:
             choice["logprobs"] = _completion_logprobs(delta.logprobs)
-        return self._chunks.of(choice)
-
-    def closing(self, usage: Usage) -> list[bytes]:
-        """Chunks after all choices."""
-        return self._chunks.closing(usage)
+        return choice
 
     def whole(self, texts: Sequence[Delta], usage: Usage) -> BaseModel:
         """The response, unstreamed."""
@@ -138,26 +156,22 @@ class ChatReply:
     def __init__(self, deployment: Deployment, choices: int, with_usage: bool) -> None:
         self._head = _head("chatcmpl", deployment)
         self._choices = choices
-        self._chunks = _Chunks(self._head | {"object": "chat.completion.chunk"}, with_usage)
+        self._chunks = _Chunks(self._head | {"object": "chat.completion.chunk"}, with_usage, self._choice)
+        self.chunk, self.closing = self._chunks.chunk, self._chunks.closing
 
-    def opening(self) -> list[bytes]:
-        """Chunks before any token."""
+    def opening(self) -> bytes:
+        """Who speaks, for each choice."""
         role = {"role": "assistant", "content": ""}
-        return [
+        return b"".join(
             self._chunks.of({"index": index, "delta": role, "finish_reason": None}) for index in range(self._choices)
-        ]
+        )
 
-    def chunk(self, delta: Delta) -> bytes:
-        """A chunk of new text."""
+    def _choice(self, delta: Delta) -> dict[str, Any]:
         piece = {"content": delta.text} if delta.text else {}
         choice: dict[str, Any] = {"index": delta.choice, "delta": piece, "finish_reason": delta.finish_reason}
         if delta.logprobs:
             choice["logprobs"] = _chat_logprobs(delta.logprobs)
-        return self._chunks.of(choice)
-
-    def closing(self, usage: Usage) -> list[bytes]:
-        """Chunks after all choices."""
-        return self._chunks.closing(usage)
+        return choice
 
     def whole(self, texts: Sequence[Delta], usage: Usage) -> BaseModel:
         """The response, unstreamed."""

@@ -7,11 +7,12 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from dualpace.appliance.access import BODY
 from dualpace.appliance.errors import ApiError, failed
 from dualpace.appliance.generate import Delta, Generation
 from dualpace.appliance.keys import ACCOUNT, Account
 from dualpace.appliance.log import report_of
-from dualpace.appliance.reply import Reply
+from dualpace.appliance.reply import Reply, event
 
 EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -38,10 +39,11 @@ class Answer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request. A client that does not read leaves it unfinished, and is cut off by the server."""
         loop = asyncio.get_running_loop()
+        send_body = scope.get(BODY, send)
 
         async def send_in_time(message: Message) -> None:
             self._sending_since = loop.time()
-            await send(message)
+            await (send_body if message["type"] == "http.response.body" else send)(message)
             self._sending_since = None
 
         account: Account | None = scope.get(ACCOUNT)
@@ -100,21 +102,21 @@ class EventStream(Answer):
     """Server-sent events as tokens come. A failure becomes an error event; `[DONE]` always ends the stream."""
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def emit(events: list[bytes]) -> None:
+        async def emit(events: bytes) -> None:
             if events:
-                body = b"".join([b"data: %b\n\n" % event for event in events])
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+                await send({"type": "http.response.body", "body": events, "more_body": True})
 
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
         try:
             await emit(self._reply.opening())
+            chunk = self._reply.chunk
             async for deltas in self._generation.deltas():
-                await emit([self._reply.chunk(delta) for delta in deltas])
+                await emit(b"".join(map(chunk, deltas)))
             await emit(self._reply.closing(self._generation.usage()))
         except ApiError as error:
             report_of(scope)["error"] = error.message
-            await emit([to_json(error.body())])
+            await emit(event(to_json(error.body())))
         except Exception:
             logger.exception("a stream failed")
-            await emit([to_json(failed("an internal error").body())])
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+            await emit(event(to_json(failed("an internal error").body())))
+        await send({"type": "http.response.body", "body": event(b"[DONE]"), "more_body": False})

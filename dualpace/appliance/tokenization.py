@@ -26,7 +26,7 @@ def add_tokenization(app: FastAPI, deployment: Deployment, guarded: list[Any]) -
         if tokenizer is None:
             raise invalid(f"The model '{deployment.name}' has no tokenizer; it takes token ids.")
         try:
-            tokens = await aside(lambda: _tokens(body, deployment, tokenizer))
+            tokens = await aside(lambda: _tokens(body, deployment, tokenizer), _characters(body))
         except ChatError as error:
             raise invalid(str(error), "messages") from error
         texts = [tokenizer.token_text(token) or "" for token in tokens] if body.return_token_strs else None
@@ -37,7 +37,11 @@ def add_tokenization(app: FastAPI, deployment: Deployment, guarded: list[Any]) -
         """The text of token ids, without special tokens."""
         check_model(body.model, deployment.name)
         check_ids(body.tokens, deployment, "tokens")
-        return Detokenized(prompt=await aside(lambda: deployment.text_of(body.tokens)))
+        return Detokenized(prompt=await aside(lambda: deployment.text_of(body.tokens), len(body.tokens)))
+
+
+def _characters(body: TokenizeRequest) -> int:
+    return len(body.prompt or "") + sum(len(plain(message)["content"]) for message in body.messages or ())
 
 
 def _tokens(body: TokenizeRequest, deployment: Deployment, tokenizer: Tokenizer) -> list[int]:

@@ -46,9 +46,9 @@ async def completion_job(body: CompletionRequest, deployment: Deployment) -> Job
             raise invalid(f"The model '{deployment.name}' has no tokenizer; send 'prompt' as token ids.", "prompt")
         for text in texts:
             _check_length(text, body.max_tokens, COMPLETION_TOKENS, deployment, "prompt")
-        ids = await aside(lambda: [tokenizer.encode(text) for text in texts])
+        ids = await aside(lambda: [tokenizer.encode(text) for text in texts], sum(map(len, texts)))
     elif body.echo:
-        texts = await aside(lambda: [deployment.text_of(row) for row in ids])
+        texts = await aside(lambda: [deployment.text_of(row) for row in ids], sum(map(len, ids)))
     choices = _choices(body, deployment, ids, "prompt", body.max_tokens, COMPLETION_TOKENS)
     prefixes = tuple(text for text in texts for _ in range(n)) if body.echo else ("",) * len(choices)
     return Job(choices=choices, n=n, stops=_stops(body), prefixes=prefixes, continues=True)
@@ -89,7 +89,7 @@ async def chat_job(body: ChatRequest, deployment: Deployment) -> Job:
         return deployment.tokenizer.encode(text, add_special=False)
 
     try:
-        prompt = await aside(tokenise)
+        prompt = await aside(tokenise, sum(len(message["content"]) for message in messages))
     except ChatError as error:
         raise invalid(str(error), "messages") from error
     choices = _choices(body, deployment, [prompt], "messages", asked, deployment.max_context)

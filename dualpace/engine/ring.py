@@ -2,8 +2,9 @@
 
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +73,10 @@ class TokenEvent(NamedTuple):
     cached_tokens: int
     top: tuple[tuple[int, float], ...] = ()
     of_prompt: bool = False
+
+
+# In half the time that TokenEvent() takes, which calls Python.
+_event: Callable[[tuple[Any, ...]], TokenEvent] = partial(tuple.__new__, TokenEvent)
 
 
 class Status(NamedTuple):
@@ -230,10 +235,10 @@ class FrontendRing:
         count = self._library.dp_ring_wait(self._handle, self._records, self._tops, _BATCH, int(timeout_s * 1e6))
         records = _TOKEN_RECORD.iter_unpack(self._record_bytes[: count * _TOKEN_RECORD.size])
         return [
-            TokenEvent(
+            _event((
                 tag, index, token, logprob, _FINISHES[finish], prompt_tokens, cached_tokens,
                 self._top(i, top_count) if top_count else (), bool(of_prompt),
-            )
+            ))
             for i, (tag, index, token, logprob, finish, prompt_tokens, cached_tokens, top_count, of_prompt, _)
             in enumerate(records)
         ]  # fmt: skip

@@ -3,7 +3,7 @@
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ class TokenizerError(ModelError):
 
 
 class Tokenizer:
-    """The tokenizer of a bundle. `most_bytes` is what one token takes up of a text at most, None if that is unknown."""
+    """The tokenizer of a bundle. `most_bytes` is what one token takes up of a text at most, None if that is unknown.
+
+    `pieces` is what each token adds to the text: text if it is whole characters, else bytes.
+    """
 
     def __init__(self, bundle: Path) -> None:
         """Read the tokenizer in `bundle`. Raises TokenizerError."""
@@ -40,7 +43,7 @@ class Tokenizer:
         description = json.loads(text)
         self._special = {added["id"] for added in description["added_tokens"] if added["special"]}
         self._decode_token, self._strip = token_decoder(description["decoder"], file)
-        self._pieces = _Pieces(self.token_bytes)
+        self.pieces: Mapping[int, str | bytes] = _Pieces(self.token_bytes)
         self.most_bytes = most_bytes(description)
 
     @cached_property
@@ -76,10 +79,6 @@ class Tokenizer:
         text = None if token in self._special else self._tokenizer.id_to_token(token)
         return b"" if text is None else self._decode_token(text)
 
-    def piece(self, token: int) -> str | bytes:
-        """The same as text, if it is whole characters."""
-        return self._pieces[token]
-
     @property
     def leading_spaces(self) -> int:
         """Spaces that the vocabulary's convention puts before a text, to be dropped where a text begins."""
@@ -107,14 +106,14 @@ class Detokenizer:
     """Text of one request's tokens as they come; at most three bytes, an unfinished character, are held back."""
 
     def __init__(self, tokenizer: Tokenizer, *, continues: bool = True) -> None:
-        self._piece = tokenizer.piece
+        self._pieces = tokenizer.pieces
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._in_character = False
         self._strip = 0 if continues else tokenizer.leading_spaces
 
     def push(self, token: int) -> str:
         """The text that `token` completes."""
-        piece = self._piece(token)
+        piece = self._pieces[token]
         if isinstance(piece, bytes) or self._in_character:
             piece = self._utf8.decode(piece if isinstance(piece, bytes) else piece.encode())
             self._in_character = self._utf8.getstate()[0] != b""

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
+from dualpace.appliance import aside
 from dualpace.engine.ring import SamplingParams
 
 from .bundles import CONTEXT, VOCAB
@@ -282,6 +283,7 @@ def test_few_prompts_are_tokenised_at_once(serve: ServeToy, monkeypatch: pytest.
         return [5]
 
     monkeypatch.setattr(toy.deployment.tokenizer, "encode", encode)
+    monkeypatch.setattr(aside, "SMALL_TEXT", 0)
     with ThreadPoolExecutor(16) as pool:
         load = [pool.submit(post, toy, "/v1/completions", COMPLETION) for _ in range(16)]
     assert {future.result().status_code for future in load} == {200}
