@@ -11,7 +11,7 @@ CONSTRAINTS := constraints/cpu.txt
 BIN := $(VENV)/bin
 CXX_SOURCES = $$(git ls-files 'dualpace/templates/*.hpp' 'dualpace/templates/*.cpp' 'dualpace/templates/*.cu' 'dualpace/templates/*.cuh' 'tests/*.cpp')
 
-.PHONY: quickstart test test-gpu sanitize-gpu check format bench clean
+.PHONY: quickstart test test-gpu sanitize-gpu check fuzz format bench clean
 
 quickstart: $(VENV)/.quickstart
 	@$(BIN)/python scripts/quickstart_model.py
@@ -37,6 +37,14 @@ check: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+
+# Each fuzzer for SECONDS; what they find that is new goes to the folder FOUND.
+SECONDS ?= 300
+FOUND ?= /tmp/dualpace-fuzz
+fuzz: $(VENV)/.test
+	mkdir -p $(FOUND)/http $(FOUND)/json
+	$(BIN)/python -m tests.fuzz.http_bytes -max_total_time=$(SECONDS) -max_len=4096 -artifact_prefix=$(FOUND)/ $(FOUND)/http
+	$(BIN)/python -m tests.fuzz.json_bodies -max_total_time=$(SECONDS) -max_len=4096 -artifact_prefix=$(FOUND)/ $(FOUND)/json
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix

@@ -7,7 +7,8 @@ the API's error object. Bodies are bounded where they are read, see `limits`.
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from dualpace.appliance.errors import ApiError, invalid
 
@@ -74,6 +75,10 @@ class Protocol(HttpToolsProtocol):
         self._unset_deadline()
         super().on_headers_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_body(self, body: bytes) -> None:
         """Part of the body."""
         self._untold = 0
@@ -131,13 +136,17 @@ class Protocol(HttpToolsProtocol):
         self._refusal = error
         self._unset_deadline()
         if self._answers():
+            if self.cycle.more_body and self.pipeline:
+                # It is the body of a request that waits for its turn that cannot be read on.
+                self.pipeline.popleft()
+                self.cycle = self.pipeline[0][0] if self.pipeline else self._running
             if not self.cycle.more_body:
                 self.cycle.keep_alive = False
                 return
-            # It is this request whose body cannot be read on.
+            # It is that of the request that is answered.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-            if self.cycle.response_started or self.pipeline:
+            if self.cycle.response_started:
                 self.transport.close()
                 return
         body = error.body().model_dump_json().encode()

@@ -138,10 +138,11 @@ def test_the_head_of_a_request_behind_one_that_is_answered_has_its_time(serve: S
     assert answer.count(b"HTTP/1.1 200") == 2
 
 
-def test_nonsense_behind_a_request_takes_nothing_from_its_answer(serve: ServeToy):
+@pytest.mark.parametrize("nonsense", [b"nonsense\r\n\r\n", post().replace(b"Content-Length:", b"Transfer-Encoding:")])
+def test_nonsense_behind_a_request_takes_nothing_from_its_answer(serve: ServeToy, nonsense: bytes):
     toy = serve(FakeRing(held=True))
     with connected(toy) as client:
-        client.sendall(post() + b"nonsense\r\n\r\n")
+        client.sendall(post() + nonsense)
         wait_for(lambda: toy.ring.running)
         toy.ring.hold(False)
         answer = rest(client)
