@@ -3,7 +3,6 @@
 The command line starts serving through this; it imports nothing of the serving side.
 """
 
-import ctypes
 import http.client
 import math
 import os
@@ -22,6 +21,7 @@ from typing import Self
 
 from dualpace.address import bound, refused
 from dualpace.plan.manifest import Manifest
+from dualpace.process import die_with
 from dualpace.run_folder import RunFolder
 
 ENGINE = "dualpace.engine"
@@ -34,7 +34,6 @@ PROBE_SECONDS = 1.0
 # An engine that fails is started again, unless it has been before and has not served for this long since. A frontend
 # always is, but not sooner than this after the last time.
 RESTART_SECONDS = 30.0
-_PR_SET_PDEATHSIG = 1
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -235,7 +234,7 @@ class Appliance:
                 stderr=output,
                 process_group=0,
                 pass_fds=(self._folder.lock,),
-                preexec_fn=partial(_die_with, os.getpid()),
+                preexec_fn=partial(die_with, os.getpid()),
             )
         finally:
             if output:
@@ -275,10 +274,3 @@ def end_on_signals() -> None:
     """Make the signals that ask a process to end raise KeyboardInterrupt, so that contexts are left in order."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-
-
-def _die_with(parent: int) -> None:
-    """In the child: the death of `parent`, even by SIGKILL, ends it too."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before it could be asked for
-        os._exit(1)

@@ -46,9 +46,10 @@ class _Window(NamedTuple):
     def begin(self) -> float:
         return self.first * SLOT_S
 
-    @property
-    def end(self) -> float:
-        return self.begin + self.seconds
+    def holds(self, times: Floats) -> NDArray[np.bool_]:
+        """Which times are within, the last answer's among them."""
+        inside: NDArray[np.bool_] = (times >= self.begin) & (times <= self.begin + self.seconds + 1e-9)
+        return inside
 
 
 def run_of(load: Load, started: str, record: Record, ending: Ending) -> Run:
@@ -62,7 +63,7 @@ def run_of(load: Load, started: str, record: Record, ending: Ending) -> Run:
     found = record.pieces_by_slot[window.first : window.last]
     pieces[: len(found)] = found
     per_piece = ok["tokens"].sum() / max(ok["pieces"].sum(), 1)
-    whole = columns["end"][(columns["error"] == 0) & (columns["end"] >= window.begin) & (columns["end"] < window.end)]
+    whole = columns["end"][(columns["error"] == 0) & window.holds(columns["end"])]
     good = _good(counted, load.limits)
     tokens = float(pieces.sum() * per_piece)
     run = Run(
@@ -92,12 +93,8 @@ def run_of(load: Load, started: str, record: Record, ending: Ending) -> Run:
 
 
 def _latencies(ok: Mapping[str, Floats], gaps: Counts) -> dict[str, Latency]:
-    several = ok["tokens"] > 1
-    values = {
-        "ttft": ok["first"] - ok["intended"],
-        "tpot": (ok["last"] - ok["first"])[several] / (ok["tokens"][several] - 1),
-        "e2e": ok["end"] - ok["intended"],
-    }
+    values = _times(ok)
+    values["tpot"] = values["tpot"][ok["tokens"] > 1]
     found = {name: latency(each) for name, each in values.items() if len(each)}
     if gaps.any():
         found["itl"] = gap_latency(gaps)
@@ -108,16 +105,21 @@ def _good(counted: Mapping[str, Floats], limits: Limits) -> NDArray[np.bool_] | 
     """Which requests were good, if there are limits: a failure never is."""
     if limits == Limits() or not len(counted["error"]):
         return None
-    times = {
-        "ttft": counted["first"] - counted["intended"],
-        "tpot": (counted["last"] - counted["first"]) / np.maximum(counted["tokens"] - 1, 1),
-        "e2e": counted["end"] - counted["intended"],
-    }
+    times = _times(counted)
     good: NDArray[np.bool_] = counted["error"] == 0
     for name, limit in limits:
         if limit is not None:
             good &= times[name] <= limit
     return good
+
+
+def _times(requests: Mapping[str, Floats]) -> dict[str, Floats]:
+    """What limits are about, of each request; TPOT is 0 where there is one token."""
+    return {
+        "ttft": requests["first"] - requests["intended"],
+        "tpot": (requests["last"] - requests["first"]) / np.maximum(requests["tokens"] - 1, 1),
+        "e2e": requests["end"] - requests["intended"],
+    }
 
 
 def latency(values: Floats) -> Latency:
@@ -177,7 +179,8 @@ def _window(load: Load, columns: Mapping[str, Floats], ending: Ending) -> _Windo
 
 
 def _by_slot(times: Floats, window: _Window) -> Counts:
-    return np.bincount((times / SLOT_S).astype(np.int64) - window.first, minlength=window.last - window.first)
+    slots = np.minimum((times / SLOT_S).astype(np.int64), window.last - 1) - window.first
+    return np.bincount(slots, minlength=window.last - window.first)
 
 
 def _series(columns: Mapping[str, Floats], tokens: Floats) -> Series:

@@ -1,11 +1,10 @@
 """Work for the CPUs beside the server: what shares a machine with it in real life.
 
-    python interfere.py copy|compress|compile SECONDS
+    python -m dualpace.bench.interfere copy|compress|compile SECONDS
 
 Each worker is a process of one thread that ends by itself, and dies with whoever started it.
 """
 
-import ctypes
 import os
 import shutil
 import signal
@@ -18,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+
+from dualpace.process import die_with
 
 COPIED_BYTES = 32 << 20
 COMPRESSED_BYTES = 1 << 20
@@ -39,7 +40,6 @@ template <int N> std::map<std::string, std::vector<int>> table() {
 template <> std::map<std::string, std::vector<int>> table<0>() { return {}; }
 int main() { return std::regex_match(table<24>().begin()->first, std::regex("[0-9]+")); }
 """
-_PR_SET_PDEATHSIG = 1
 
 
 class InterferenceError(Exception):
@@ -56,8 +56,7 @@ def interfering(count: int, kind: str, cpus: Sequence[int], seconds: float) -> I
         raise InterferenceError("interference by compilation needs g++ on the PATH; copy and compress need nothing")
     if unknown := set(cpus) - os.sched_getaffinity(0):
         raise InterferenceError(f"CPU {min(unknown)} is not one of this process's: {sorted(os.sched_getaffinity(0))}")
-    # Its own file, for whose package nothing need be installed.
-    command = [sys.executable, __file__, kind, str(seconds)]
+    command = [sys.executable, "-m", "dualpace.bench.interfere", kind, str(seconds)]
     workers = []
     try:
         for _ in range(count):
@@ -71,9 +70,7 @@ def interfering(count: int, kind: str, cpus: Sequence[int], seconds: float) -> I
 
 
 def _bind(cpus: tuple[int, ...], parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        os._exit(1)
+    die_with(parent)
     if cpus:
         os.sched_setaffinity(0, cpus)
 

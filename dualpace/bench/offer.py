@@ -1,15 +1,18 @@
 """A load offered by a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import NamedTuple
 
 from dualpace.bench.interfere import InterferenceError, interfering
 from dualpace.bench.load import Load
 from dualpace.bench.result import Run
+from dualpace.process import die_with
 
 WORKER = "dualpace.bench.worker"
 # What works beside a run that ends by its number of requests ends by itself after this.
@@ -51,7 +54,8 @@ def offer(load: Load, key: str, say: Callable[[Progress], object] = lambda _: No
 
 def _offered(load: Load, key: str, say: Callable[[Progress], object]) -> Run:
     command = [sys.executable, "-m", WORKER]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    end = partial(die_with, os.getpid())
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=end) as process:
         assert process.stdin
         assert process.stdout
         try:

@@ -21,7 +21,8 @@ def _run_lines(run: Run) -> Iterator[str]:
     yield f"{title(load)}, seed {load.seed}; {run.duration:.1f} s{warm_up}"
     kinds = f": {', '.join(f'{n} x {kind}' for kind, n in run.errors.items())}" if run.errors else ""
     yield f"  requests    {run.requests}, {run.requests - run.succeeded} failed{kinds}"
-    yield f"  tokens      {run.input_tokens:,} in, {run.output_tokens:,} out"
+    cached = f" ({run.cached_tokens:,} cached)" if run.cached_tokens else ""
+    yield f"  tokens      {run.input_tokens:,} in{cached}, {run.output_tokens:,} out"
     yield f"  tokens/s    {bracketed(run.tokens_per_s, 1, 1)}"
     yield f"  requests/s  {bracketed(run.requests_per_s, 1, 2)}"
     if run.goodput and run.good:

@@ -59,7 +59,6 @@ async def offer(load: Load, key: str) -> Run:
     record.start = driver.start = time.monotonic() + LEAD_S
     ticker = Ticker(loop, TICK_S, record.seen)
     watch = loop.create_task(_watch(load, client, driver, record))
-    watch.add_done_callback(_gone)
     await asyncio.sleep(LEAD_S)
     before = _cpu_seconds(), time.monotonic()
     loop.call_later(load.warm_up, meter.begin)
@@ -96,12 +95,6 @@ def _crash(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """A fault of the load generator ends it: a run that goes on without a part of its load would be believed."""
     loop.default_exception_handler(context)
     os._exit(1)
-
-
-def _gone(watch: asyncio.Task[None]) -> None:
-    """Nobody reads any more how it goes: whoever wanted to know has died."""
-    if not watch.cancelled() and watch.exception():
-        os._exit(1)
 
 
 def _write(**line: object) -> None:

@@ -151,16 +151,13 @@ def run(
         }
         ways = [{"rate": each} for each in rates] or [{"concurrency": each} for each in clients]
         ways = ways or [{} if traced else {"concurrency": DEFAULT_CLIENTS}]
-        runs = list(_runs(found, options, ways, range(seed, seed + repeat), saturate))
-        result = Result(
-            label=label or target,
-            version=__version__,
-            machine=machine(),
-            server=found.about,
-            runs=tuple(runs),
-        )
-    for path in outputs:
-        _save(result, path)
+        result = Result(label=label or target, version=__version__, machine=machine(), server=found.about, runs=())
+        try:
+            for done in _runs(found, options, ways, range(seed, seed + repeat), saturate):
+                result = result.model_copy(update={"runs": (*result.runs, done)})
+        finally:  # what was measured before a later run failed or was interrupted is kept
+            for path in outputs if result.runs else ():
+                _save(result, path)
 
 
 @bench.command()

@@ -49,6 +49,7 @@ def show(text: str, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     if not stream.isatty():
         stream.write(text)
+        stream.flush()
         return
     from rich.console import Console
 

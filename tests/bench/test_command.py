@@ -2,10 +2,14 @@
 
 import csv
 import json
+import signal
 import subprocess
 import sys
 
 import pytest
+
+from dualpace.bench import offer as offering
+from dualpace.bench.load import Load
 
 CALM = json.dumps({"script": {"ttft": 0.01, "itl": 0.002}})
 
@@ -51,6 +55,27 @@ def test_a_server_is_saturated_step_by_step(server):
     assert done.returncode == 0, done.stderr
     assert "fixed:8,8, 1 clients" in done.stdout
     assert "fixed:8,8, 4 clients" in done.stdout
+
+
+def test_what_was_measured_before_an_interruption_is_kept(server, tmp_path):
+    output = tmp_path / "r.json"
+    load = ("--rate", "200,1", "--requests", "20", "--workload", "fixed:8,4", "-o", output)
+    command = [sys.executable, "-m", "dualpace.cli", "bench", server.url, *map(str, load)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout
+        for line in process.stdout:
+            if "E2E" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    (run,) = json.loads(output.read_text())["runs"]
+    assert (run["load"]["rate"], run["succeeded"]) == (200, 20)
+
+
+def test_what_measuring_needs_is_told_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr(offering, "find_spec", lambda name: None if name == "uvloop" else name)
+    with pytest.raises(offering.OfferError, match=r"needs uvloop: run `pip install 'dualpace\[bench\]'`"):
+        offering.offer(Load(url="http://x", model="m"), "")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ HERE = sorted(os.sched_getaffinity(0))
 def children() -> list[int]:
     tasks = Path("/proc/self/task").iterdir()
     found = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    return [child for child in found if b"interfere.py" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [child for child in found if b"dualpace.bench.interfere" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def until(holds, seconds: float = 20.0) -> bool:
