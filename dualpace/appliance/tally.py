@@ -95,7 +95,7 @@ REJECTED = Counter(
 )
 RESPONSES = Counter(
     "dualpace_http_responses_total",
-    "HTTP responses, by the class of their status.",
+    "HTTP responses to requests that could be read, by the class of their status.",
     "class",
     ("2xx", "3xx", "4xx", "5xx"),
 )

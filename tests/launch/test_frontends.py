@@ -184,3 +184,26 @@ def test_a_killed_engine_ends_the_streams_of_each_frontend_and_another_takes_its
                 return reply.status == 200
 
             eventually(is_served)
+
+
+def generated(connection: http.client.HTTPConnection) -> float:
+    """The tokens that all frontends have passed on, as one of them says."""
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    [line] = (line for line in text.splitlines() if line.startswith("dualpace_generated_tokens_total{"))
+    return float(line.rpartition(" ")[2])
+
+
+def test_metrics_are_of_all_frontends_and_outlive_each(appliance: Appliance):
+    with ExitStack() as stack:
+        by_process = connections(appliance, stack)
+        for tokens, connection in enumerate(by_process.values(), 5):
+            ask(connection, max_tokens=tokens).read()
+        told = {generated(connection) for connection in by_process.values()}
+        assert told == {5 + 6 + 7}
+        killed = frontends(appliance)[0]
+        os.kill(killed, signal.SIGKILL)
+        eventually(lambda: frontends(appliance)[0] not in (0, killed))
+        again = connections(appliance, stack)
+        ask(again[frontends(appliance)[0]], max_tokens=2).read()
+        assert {generated(connection) for connection in again.values()} == {5 + 6 + 7 + 2}

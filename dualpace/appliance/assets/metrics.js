@@ -83,7 +83,8 @@ const whole = (number) => Math.round(number).toLocaleString("en-US");
 
 // Three figures, or all of a whole number.
 function figures(number) {
-  return number >= 100 || Number.isInteger(number) ? whole(number) : number.toFixed(number >= 10 ? 1 : 2);
+  const rounded = Number(number.toPrecision(3));
+  return rounded >= 100 || Number.isInteger(number) ? whole(number) : rounded.toFixed(rounded >= 10 ? 1 : 2);
 }
 
 // Seconds, as [number, unit].

@@ -73,7 +73,8 @@ async function look() {
 
 // Since a time in seconds.
 function age(since) {
-  const minutes = Math.max(0, Math.floor((Date.now() / 1000 - since) / 60));
+  const seconds = Math.max(0, Date.now() / 1000 - since), minutes = Math.floor(seconds / 60);
+  if (minutes === 0) return `${Math.floor(seconds)} s`;
   if (minutes < 60) return minutes === 1 ? "1 minute" : `${minutes} minutes`;
   const hours = Math.floor(minutes / 60);
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
