@@ -1,6 +1,6 @@
-"""Where a decode step's time goes on the GPU: every kernel's share, and what lies between kernels.
+"""Where a step's time goes on the GPU: every kernel's share, and what lies between kernels.
 
-    python -m benchmarks.gpu_step BUNDLE [--rows 1 8 32] [--context 1024]
+    python -m benchmarks.gpu_step BUNDLE [--rows 1 8 32] [--context 1024] [--prompts 8x1024 1x32768]
 
 The host drives the engine's own graphs under torch's profiler, so that each kernel of a step is seen with its begin and
 its end. What the scheduler takes apart from them is `python -m benchmarks.gpu_scheduler`'s.
@@ -10,11 +10,14 @@ import argparse
 import random
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.gpu_engine import cell
 from dualpace.engine.device import Cubin, mapped
 from dualpace.engine.drive import GpuEngine
 from dualpace.engine.memory import RingMemory
@@ -31,39 +34,105 @@ def short(name: str) -> str:
     return name.removeprefix("void ").partition("(")[0].partition("<")[0][-48:]
 
 
-def steps(engine: GpuEngine, ring: FrontendRing) -> tuple[dict[str, list[float]], float, float]:
-    """Microseconds of each kernel by name, and for one step those in kernels and from its begin to its end."""
-    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-        for _ in range(STEPS):
-            assert engine.advance() is StepKind.DECODE
-            ring.wait(0)
+class Steps(NamedTuple):
+    """Microseconds of each kernel by name, and for each step those in kernels and from its begin to its end."""
+
+    kernels: dict[str, list[float]]
+    inside: list[float]
+    spans: list[float]
+
+
+def recorded(run: Callable[[], None]) -> Steps:
+    """The steps that `run` drives, but for the last, which no other follows."""
+    with profile(activities=[ProfilerActivity.CUDA]) as record:
+        run()
     kernels = sorted(
-        ((e.time_range.start, e.time_range.end, short(e.name)) for e in recorded.events() if e.device_index >= 0),
+        ((e.time_range.start, e.time_range.end, short(e.name)) for e in record.events() if e.device_index >= 0),
         key=lambda kernel: kernel[0],
     )
     kernels = [kernel for kernel in kernels if not kernel[2].startswith(("cu", "Mem", "mem")) or "::" in kernel[2]]
-    by_name: dict[str, list[float]] = defaultdict(list)
-    for begin, end, name in kernels:
-        by_name[name].append(end - begin)
+    found = Steps(defaultdict(list), [], [])
     starts = [i for i, kernel in enumerate(kernels) if kernel[2] == "dp_schedule"]
-    spans, inside = [], []
     for first, last in pairwise(starts):
         step = kernels[first + 1 : last]
-        spans.append(step[-1][1] - step[0][0])
-        inside.append(sum(end - begin for begin, end, _ in step))
-    return by_name, sum(inside) / len(inside), sum(spans) / len(spans)
+        if not step:  # the scheduler found nothing to run
+            continue
+        found.spans.append(step[-1][1] - step[0][0])
+        found.inside.append(sum(end - begin for begin, end, _ in step))
+        for begin, end, name in step:
+            found.kernels[name].append(end - begin)
+    return found
+
+
+def show(title: str, found: Steps) -> None:
+    """Print a table of the mean step."""
+    count = len(found.spans)
+    span, inside = sum(found.spans) / count, sum(found.inside) / count
+    print(f"{title}: {count} steps of {span:.0f} us, {inside:.0f} in kernels", flush=True)
+    for name, times in sorted(found.kernels.items(), key=lambda each: -sum(each[1])):
+        share, mean = sum(times) / count, sum(times) / len(times)
+        print(f"  {share:8.1f} us  {len(times) / count:6.1f} x {mean:8.2f}  {name}")
+
+
+class Drive:
+    """An engine that this process drives, and a frontend's ring of it."""
+
+    def __init__(self, engine: GpuEngine, ring: FrontendRing, vocabulary: int) -> None:
+        self._engine, self._ring, self._vocabulary = engine, ring, vocabulary
+        self._dice, self._tag = random.Random(0), 0
+
+    def submit(self, rows: int, prompt: int, tokens: int) -> range:
+        """Requests of random prompts of `prompt` tokens, each to generate `tokens`; their tags."""
+        tags = range(self._tag, self._tag + rows)
+        self._tag += rows
+        for tag in tags:
+            ids = [self._dice.randrange(self._vocabulary) for _ in range(prompt)]
+            assert self._ring.submit(tag, ids, SamplingParams(max_tokens=tokens, temperature=0.0))
+        return tags
+
+    def decode(self, rows: int, context: int) -> Steps:
+        """Steps of `rows` rows that decode."""
+        tags = self.submit(rows, context, 4 * STEPS + 400)
+        while self._ring.status().running < rows or self._advance() is not StepKind.DECODE:
+            self._advance()
+
+        def run() -> None:
+            for _ in range(STEPS):
+                self._advance()
+
+        found = recorded(run)
+        for tag in tags:
+            self._ring.abort(tag)
+        self._drain()
+        return found
+
+    def prefill(self, rows: int, prompt: int) -> Steps:
+        """Steps that compute `rows` prompts."""
+        self.submit(rows, prompt, 1)
+        return recorded(self._drain)
+
+    def _advance(self) -> StepKind:
+        kind = self._engine.advance()
+        self._ring.wait(0)
+        return kind
+
+    def _drain(self) -> None:
+        """Until two looks in a row find nothing: the first after a submit may come too early."""
+        idle = 0
+        while idle < 2:
+            idle = idle + 1 if self._advance() is StepKind.IDLE else 0
 
 
 def main() -> None:
-    """Serve a bundle from this process and print a table for each number of rows."""
+    """Serve a bundle from this process and print a table for each number of rows and each load of prompts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 128, 256])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 128, 256])
     parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--prompts", type=cell, nargs="*", default=[(8, 1024), (1, 32_768)], metavar="ROWSxPROMPT")
     arguments = parser.parse_args()
     manifest = read_manifest(arguments.bundle)
     plan = manifest.plan
-    dice = random.Random(0)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         memory = RingMemory(Path(folder) / "rings", plan)
         with mapped(memory.address, memory.size) as address:
@@ -71,25 +140,11 @@ def main() -> None:
             engine = GpuEngine(plan, random_weights(plan, device="cuda"), cubin, address, plan.model.vocab, "host")
             engine.start()
             ring = FrontendRing(arguments.bundle / HOST_RING, memory.path)
-            tag = 0
+            drive = Drive(engine, ring, plan.model.vocab)
             for rows in arguments.rows:
-                tags = range(tag, tag + rows)
-                tag += rows
-                for each in tags:
-                    prompt = [dice.randrange(plan.model.vocab) for _ in range(arguments.context)]
-                    assert ring.submit(each, prompt, SamplingParams(max_tokens=4 * STEPS + 400, temperature=0.0))
-                while ring.status().running < rows or engine.advance() is not StepKind.DECODE:
-                    engine.advance()
-                    ring.wait(0)
-                by_name, inside, span = steps(engine, ring)
-                print(f"{rows} rows of {arguments.context}: {span:.0f} us, {inside:.0f} in kernels")
-                for name, times in sorted(by_name.items(), key=lambda each: -sum(each[1])):
-                    share = sum(times) / STEPS
-                    print(f"  {share:8.1f} us  {len(times) // STEPS:4} x {sum(times) / len(times):7.2f}  {name}")
-                for each in tags:
-                    ring.abort(each)
-                while engine.advance() is not StepKind.IDLE or ring.wait(0):
-                    pass
+                show(f"{rows} rows of {arguments.context}", drive.decode(rows, arguments.context))
+            for rows, prompt in arguments.prompts:
+                show(f"{rows} prompts of {prompt}", drive.prefill(rows, prompt))
             engine.stop()
             ring.close()
         memory.close()
