@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 from dualpace.bench.interfere import InterferenceError, interfering
@@ -39,27 +40,34 @@ class Progress(NamedTuple):
     pieces: int
 
 
-def offer(load: Load, key: str, say: Callable[[Progress], object] = lambda _: None) -> Run:
-    """Offer a load to its server with the API key, or "", and tell how it goes twice a second. Raises OfferError."""
+Say = Callable[[Progress], object]
+
+
+def offer(load: Load, key: str, say: Say = lambda _: None, each: Path | None = None) -> Run:
+    """Offer a load to its server with the API key, or "", and tell how it goes twice a second.
+
+    The file `each` gets a line a request. Raises OfferError.
+    """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise OfferError(f"measuring needs {', '.join(missing)}: run `pip install 'dualpace[bench]'`")
     beside = load.interference
     most_s = (load.duration or UNLIMITED_S) + load.timeout
     try:
         with interfering(beside.workers, beside.kind, beside.cpus, most_s):
-            return _offered(load, key, say)
+            return _offered(load, key, say, each)
     except InterferenceError as error:
         raise OfferError(str(error)) from error
 
 
-def _offered(load: Load, key: str, say: Callable[[Progress], object]) -> Run:
+def _offered(load: Load, key: str, say: Say, each: Path | None) -> Run:
     command = [sys.executable, "-m", WORKER]
     end = partial(die_with, os.getpid())
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=end) as process:
         assert process.stdin
         assert process.stdout
         try:
-            process.stdin.write(json.dumps({"load": load.model_dump(mode="json"), "key": key}) + "\n")
+            told = {"load": load.model_dump(mode="json"), "key": key, "each": None if each is None else str(each)}
+            process.stdin.write(json.dumps(told) + "\n")
             process.stdin.close()
             for line in process.stdout:
                 match json.loads(line):

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -20,6 +21,7 @@ from dualpace.bench.alarm import Ticker
 from dualpace.bench.answer import Answer
 from dualpace.bench.client import Client
 from dualpace.bench.drive import Driver
+from dualpace.bench.each import append
 from dualpace.bench.energy import Meter
 from dualpace.bench.figures import Ending, run_of
 from dualpace.bench.lengths import WorkloadError
@@ -36,8 +38,8 @@ LEAD_S = 0.05
 PATHS = {"completions": "/completions", "chat": "/chat/completions"}
 
 
-async def offer(load: Load, key: str) -> Run:
-    """Offer the load and wait for all answers. Raises WorkloadError."""
+async def offer(load: Load, key: str, each: Path | None) -> Run:
+    """Offer the load and wait for all answers; `each` gets a line a request. Raises WorkloadError and OSError."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     record = Record(time.monotonic() + LEAD_S, load.warm_up)
     meter = Meter(load.url)
@@ -73,6 +75,8 @@ async def offer(load: Load, key: str) -> Run:
     ticker.close()
     watch.cancel()
     client.close()
+    if each:
+        append(each, load, record)
     return run_of(load, started, record, Ending(driver.by_time, cpu, meter.joules, workload.left_out))
 
 
@@ -108,14 +112,14 @@ def _cpu_seconds() -> float:
 
 
 def main() -> None:
-    """Read the load and the key, offer it, write the run."""
+    """Read the load, the key and where each request goes, offer it, write the run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for whoever started this, which then ends it
     told = json.loads(sys.stdin.readline())
     load = Load.model_validate(told["load"])
     if load.cpus:
         os.sched_setaffinity(0, load.cpus)
     try:
-        run = uvloop.run(offer(load, told["key"]))
+        run = uvloop.run(offer(load, told["key"], Path(told["each"]) if told["each"] else None))
     except (WorkloadError, OSError) as error:
         _write(error=str(error))
         return

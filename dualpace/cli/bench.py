@@ -111,6 +111,9 @@ def run(
         list[Path] | None,
         typer.Option("-o", "--output", metavar="FILE", help="A .json, .html or .csv file of the result; repeatable."),
     ] = None,
+    each: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A CSV file that gets a line a request, added to what it has.")
+    ] = None,
     label: Annotated[str, typer.Option(help="The result's name in reports.", show_default="the target")] = "",
     threads: ThreadCount = 0,
     store: StorePath = None,
@@ -118,6 +121,7 @@ def run(
     """Put load on a server, or on a spec or bundle that is served meanwhile, and report what its users would feel."""
     from dualpace.bench.load import Interference
     from dualpace.bench.machine import machine
+    from dualpace.bench.report import run_report
     from dualpace.bench.result import Result
     from dualpace.cli.bench_target import target_of
 
@@ -125,6 +129,8 @@ def run(
     if rates and clients:
         fail("--rate and --concurrency exclude each other: the loop is open or closed")
     outputs = [_checked(path) for path in output or ()]
+    if each:
+        each.open("ab").close()
     traced = Path(workload).is_file() and not rates and not clients
     length = seconds_of("--duration", duration) if duration else None if requests or traced else DEFAULT_DURATION_S
     options: dict[str, Any] = {
@@ -153,8 +159,9 @@ def run(
         ways = ways or [{} if traced else {"concurrency": DEFAULT_CLIENTS}]
         result = Result(label=label or target, version=__version__, machine=machine(), server=found.about, runs=())
         try:
-            for done in _runs(found, options, ways, range(seed, seed + repeat), saturate):
+            for done in _runs(found, options, ways, range(seed, seed + repeat), saturate, each):
                 result = result.model_copy(update={"runs": (*result.runs, done)})
+                show(run_report(done))
         finally:  # what was measured before a later run failed or was interrupted is kept
             for path in outputs if result.runs else ():
                 _save(result, path)
@@ -191,15 +198,15 @@ def report(
 
 
 def _runs(
-    target: Target, options: dict[str, Any], ways: list[dict[str, Any]], seeds: range, saturate: bool
+    target: Target, options: dict[str, Any], ways: list[dict[str, Any]], seeds: range, saturate: bool, each: Path | None
 ) -> Iterator[Run]:
-    """One run after another, each reported when it is over."""
+    """One run after another."""
     from pydantic import ValidationError
 
     from dualpace.bench.load import Load
     from dualpace.bench.sweep import saturating
 
-    put = partial(_put, target.key)
+    put = partial(_put, target.key, each)
     for seed in seeds:
         try:
             loads = [Load.model_validate(options | way | {"seed": seed}) for way in ways]
@@ -211,23 +218,21 @@ def _runs(
             yield from saturating(loads[-1], put)
 
 
-def _put(key: str, load: Load) -> Run:
+def _put(key: str, each: Path | None, load: Load) -> Run:
     from dualpace.bench.offer import OfferError, offer
-    from dualpace.bench.report import run_report
     from dualpace.cli.bench_live import live
 
     try:
         with live(load, sys.stderr) as say:
-            run = offer(load, key, say)
+            return offer(load, key, say, each)
     except OfferError as error:
         fail(str(error), Exit.INTERNAL if error.ours else Exit.USAGE)
-    show(run_report(run))
-    return run
 
 
 def _checked(path: Path) -> Path:
     if path.suffix not in (".json", ".html", ".csv"):
         fail(f"{path} is of no kind that a result is written as: name it .json, .html or .csv")
+    path.open("ab").close()  # it can be written: better known before the run than after
     return path
 
 

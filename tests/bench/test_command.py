@@ -49,6 +49,22 @@ def test_a_server_is_measured_and_the_result_kept_and_compared(server, tmp_path)
     assert "1.000 (1.000 to 1.000)" in compared.stdout
 
 
+def test_each_request_has_a_line_with_what_became_of_it(server, tmp_path):
+    each = tmp_path / "each.csv"
+    load = ("--requests", 10, "--rate", "100", "--workload", "fixed:9,5", "--each", each)
+    assert bench(server.url, *load, "--body", CALM).returncode == 0
+    assert bench(server.url, *load, "--seed", 1, "--body", json.dumps({"script": {"end": "error"}})).returncode == 0
+    with each.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["seed"] for row in rows] == ["0"] * 10 + ["1"] * 10
+    assert {row["error"] for row in rows[:10]} == {""}
+    assert {row["error"] for row in rows[10:]} == {"stream: generation_failed"}
+    for row in rows[:10]:
+        times = [float(row[f"{name}_s"]) for name in ("intended", "sent", "first", "last", "end")]
+        assert times == sorted(times)
+        assert (row["prompt"], row["tokens"], row["pieces"]) == ("9", "5", "5")
+
+
 def test_a_server_is_saturated_step_by_step(server):
     done = bench(server.url, "--concurrency", 1, "--saturate", "--duration", "1s", "--workload", "fixed:8,8",
                  "--body", json.dumps({"script": {"ttft": 0.2}}))  # fmt: skip
@@ -92,6 +108,8 @@ def test_what_measuring_needs_is_told_where_it_is_missing(monkeypatch):
         (("URL", "--body", "[]"), "--body is no JSON object"),
         (("URL", "--ids", "9:3"), "--ids 9:3"),
         (("URL", "--workload", "no-such"), "'no-such' is no file"),
+        (("URL", "-o", "/nowhere/result.json"), "/nowhere/result.json: No such file"),
+        (("URL", "--each", "/nowhere/each.csv"), "/nowhere/each.csv: No such file"),
         (("URL", "-o", "result.txt"), "name it .json, .html or .csv"),
         (("URL", "--interfere", "1", "--cpus", "4095"), "CPU 4095"),
     ],
