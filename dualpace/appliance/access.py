@@ -7,6 +7,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dualpace.appliance.errors import CLIENT_GONE, failed
 from dualpace.appliance.keys import ACCOUNT, Account
 from dualpace.appliance.limits import is_health
 from dualpace.appliance.log import Log, event, report_of
@@ -23,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class Access:
-    """ASGI middleware, around all others. Successful probes are never logged, and of the rest what `log` says."""
+    """ASGI middleware, around all others. Successful probes are never logged, and of the rest what `log` says.
+
+    What nobody foresaw is logged, not shown, and answered here: above, the answer would have no id and count as none.
+    """
 
     def __init__(self, app: ASGIApp, log: Log, tally: Tally) -> None:
         self._app = app
@@ -39,7 +43,7 @@ class Access:
         # Another's id is taken over if it is one that any log and header can hold.
         own = given if _ID.fullmatch(given) else f"req-{secrets.token_hex(12)}".encode()
         started = time.monotonic()
-        status = 499  # until there is an answer, the client may leave
+        status = CLIENT_GONE  # until there is an answer, the client may leave
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -52,13 +56,22 @@ class Access:
         scope[BODY] = send
         try:
             await self._app(scope, receive, sending)
+        except Exception:
+            logger.exception("a request failed")
+            error = failed("an internal error")
+            report_of(scope)["error"] = error.message
+            if status != CLIENT_GONE:
+                raise  # its headers are out: the server breaks the answer off
+            await error.response()(scope, receive, sending)
         finally:
             # After its headers an answer may fail too.
-            failed = status >= 500 or (status < 400 and "error" in report_of(scope))
-            if failed or not (self._of_errors or (is_health(scope) and status == 200)):
+            has_failed = status >= 500 or (status < 400 and "error" in report_of(scope))
+            if has_failed or not (self._of_errors or (is_health(scope) and status == 200)):
                 _log(scope, own, status, time.monotonic() - started)
 
     def _count(self, path: str, status: int) -> None:
+        if status == CLIENT_GONE:  # nobody is answered
+            return
         self._tally.add(RESPONSES, value=f"{status // 100}xx")
         if path in GENERATING and status >= 400:
             self._tally.add(REJECTED, value=str(status) if str(status) in REJECTED.values else "other")

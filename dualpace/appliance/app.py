@@ -15,7 +15,7 @@ from dualpace.appliance.access import Access
 from dualpace.appliance.aside import ARRIVED, ParsingRoute
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
-from dualpace.appliance.errors import ApiError, failed, from_validation, model_not_found
+from dualpace.appliance.errors import ApiError, from_validation, model_not_found
 from dualpace.appliance.generate import Generation
 from dualpace.appliance.keys import Keys
 from dualpace.appliance.limits import Limits
@@ -46,7 +46,6 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _api_error)
     app.add_exception_handler(HTTPException, _api_error)
-    app.add_exception_handler(Exception, _api_error)
     bearer = Security(HTTPBearer(auto_error=False, description="A key of the deployment."))
     guarded = [bearer] if keys else []
     card = ModelCard(id=deployment.name, created=deployment.created, max_model_len=deployment.max_context)
@@ -94,7 +93,7 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
 
 
 async def _api_error(request: Request, error: Exception) -> JSONResponse:
-    """Every failure as the API's error object; what nobody foresaw is logged by the server, not shown."""
+    """Every refusal as the API's error object."""
     told = _told(request, error)
     report_of(request.scope)["error"] = told.message
     response = told.response()
@@ -114,7 +113,5 @@ def _told(request: Request, error: Exception) -> ApiError:
         case HTTPException(status_code=405):
             allowed = (error.headers or {}).get("Allow")
             return ApiError(405, f"{request.method} is not served at {request.url.path}; {allowed} is.")
-        case HTTPException():
-            return ApiError(error.status_code, str(error.detail))
-        case _:
-            return failed("an internal error")
+    assert isinstance(error, HTTPException)  # no other kind is handed over
+    return ApiError(error.status_code, str(error.detail))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.echo import Echo
-from dualpace.appliance.errors import CLIENT_GONE, ApiError, client_gone, failed, unavailable
+from dualpace.appliance.errors import ApiError, client_gone, failed, unavailable
 from dualpace.appliance.logprobs import TokenLogprob, logprob_of
 from dualpace.appliance.responses import FinishReason, PromptTokensDetails, Usage
 from dualpace.appliance.stops import StopMatcher
@@ -122,7 +122,7 @@ class Generation:
         self._dispatcher = dispatcher
         self._job = job
         self._arrived = arrived
-        self._unfinished = "abort"  # why a choice has not finished: its client left, unless something failed
+        self._unfinished = "error"  # why a choice has not finished: something failed, unless its client left
         self.choices = [Choice(deployment, job, index) for index in range(len(job.choices))]
 
     async def __aenter__(self) -> "Generation":
@@ -136,6 +136,7 @@ class Generation:
 
     def leave(self) -> None:
         """End at once: the client is gone."""
+        self._unfinished = "abort"
         self._inbox.fail(client_gone())
 
     async def deltas(self) -> AsyncIterator[list[Delta]]:
@@ -172,8 +173,6 @@ class Generation:
                 if text or self.choices[index].finish_reason
             ]
         if failure is not None:
-            if failure.status != CLIENT_GONE:
-                self._unfinished = "error"
             raise failure
 
     def report(self, usage: Usage) -> dict[str, Any]:

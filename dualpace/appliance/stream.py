@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from dualpace.appliance.access import BODY
-from dualpace.appliance.errors import ApiError, failed
+from dualpace.appliance.errors import CLIENT_GONE, ApiError, failed
 from dualpace.appliance.generate import Delta, Generation
 from dualpace.appliance.keys import ACCOUNT, Account
 from dualpace.appliance.log import report_of
@@ -73,6 +73,7 @@ class Answer(Response):
         since = now if self._sending_since is None else self._sending_since
         self._is_cut_off = now - since >= SEND_S
         if self._is_cut_off:
+            self._generation.leave()
             self._task.cancel()
         else:
             self._timer = loop.call_at(since + SEND_S, self._look)
@@ -80,7 +81,8 @@ class Answer(Response):
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._generation.leave()
+        if not self._task.done():  # a whole answer ends this, too
+            self._generation.leave()
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         raise NotImplementedError
@@ -113,10 +115,11 @@ class EventStream(Answer):
             async for deltas in self._generation.deltas():
                 await emit(b"".join(map(chunk, deltas)))
             await emit(self._reply.closing(self._generation.usage()))
-        except ApiError as error:
-            report_of(scope)["error"] = error.message
-            await emit(event(to_json(error.body())))
-        except Exception:
-            logger.exception("a stream failed")
-            await emit(event(to_json(failed("an internal error").body())))
+        except Exception as error:
+            told = error if isinstance(error, ApiError) else failed("an internal error")
+            if told is not error:
+                logger.exception("a stream failed")
+            if told.status != CLIENT_GONE:
+                report_of(scope)["error"] = told.message
+            await emit(event(to_json(told.body())))
         await send({"type": "http.response.body", "body": event(b"[DONE]"), "more_body": False})

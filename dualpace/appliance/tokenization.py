@@ -10,7 +10,7 @@ from dualpace.appliance.errors import check_model, invalid
 from dualpace.appliance.openapi import BODY_ERRORS
 from dualpace.appliance.responses import Detokenized, Tokenized
 from dualpace.appliance.schema import DetokenizeRequest, TokenizeRequest
-from dualpace.appliance.validate import check_ids, plain
+from dualpace.appliance.validate import characters_of, check_ids, plain
 from dualpace.model.chat import ChatError
 from dualpace.model.tokenizer import Tokenizer
 
@@ -41,7 +41,7 @@ def add_tokenization(app: FastAPI, deployment: Deployment, guarded: list[Any]) -
 
 
 def _characters(body: TokenizeRequest) -> int:
-    return len(body.prompt or "") + sum(len(plain(message)["content"]) for message in body.messages or ())
+    return len(body.prompt or "") + characters_of(map(plain, body.messages or ()))
 
 
 def _tokens(body: TokenizeRequest, deployment: Deployment, tokenizer: Tokenizer) -> list[int]:

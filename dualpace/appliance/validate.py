@@ -89,7 +89,7 @@ async def chat_job(body: ChatRequest, deployment: Deployment) -> Job:
         return deployment.tokenizer.encode(text, add_special=False)
 
     try:
-        prompt = await aside(tokenise, sum(len(message["content"]) for message in messages))
+        prompt = await aside(tokenise, characters_of(messages))
     except ChatError as error:
         raise invalid(str(error), "messages") from error
     choices = _choices(body, deployment, [prompt], "messages", asked, deployment.max_context)
@@ -104,6 +104,11 @@ def plain(message: Message) -> dict[str, str]:
         "content": content if isinstance(content, str) else "".join(part.text for part in content),
     }
     return plain if message.name is None else plain | {"name": message.name}
+
+
+def characters_of(messages: Iterable[dict[str, str]]) -> int:
+    """What a template may write of the messages; one without content is something, too."""
+    return sum(len(text) for message in messages for text in message.values())
 
 
 def _check_fields(body: SamplingFields, deployment: Deployment) -> None:

@@ -1,5 +1,6 @@
 import json
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ import pytest
 from dualpace.appliance import dispatch
 from dualpace.appliance.health import Heartbeat
 from dualpace.engine.ring import Finish, SamplingParams, TokenEvent
+from dualpace.model.chat import ChatTemplate
 
 from .conftest import Frontend, ServeToy, wait_for
 from .fake_ring import FakeRing
@@ -142,6 +144,21 @@ def test_health_answers_while_a_long_text_is_tokenised(serve: ServeToy, monkeypa
             slowest = max(slowest, time.monotonic() - asked)
     assert waiting.result().json()["error"]["code"] == "context_length_exceeded"
     assert slowest < (time.monotonic() - started) / 2
+
+
+def test_many_messages_with_little_in_them_are_a_long_text(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    def render(self: ChatTemplate, messages: Sequence[object], **_: object) -> str:
+        threads.append(threading.current_thread().name)
+        return "x"
+
+    threads: list[str] = []
+    monkeypatch.setattr(ChatTemplate, "render", render)
+    toy = serve()
+    for path in ("/v1/chat/completions", "/tokenize"):
+        for messages in ([{"role": "user", "content": ""}] * 400, [{"role": "user", "content": "", "name": "x" * 999}]):
+            assert toy.http.post(path, json={"model": "toy", "messages": messages}).status_code == 200
+    assert len(threads) == 4
+    assert all(name.startswith("aside") for name in threads), threads
 
 
 def test_the_heartbeat_counts_from_when_it_last_moved():

@@ -13,7 +13,9 @@ import openai
 import pytest
 
 from dualpace.appliance import log
+from dualpace.appliance.generate import Choice
 from dualpace.appliance.log import JsonLines, event
+from dualpace.appliance.tally import FINISHED, REJECTED
 from dualpace.engine.ring import Finish
 
 from .conftest import Frontend, ServeToy, wait_for
@@ -100,6 +102,40 @@ def test_what_failed_says_why_even_after_its_headers_and_errors_are_no_more(
     (line,) = lines(1)
     assert (line["status"], line["finish_reasons"]) == (200 if streamed else 503, ["error"])
     assert "the engine has stopped" in line["error"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_nobody_foresaw_is_answered_counted_and_logged_as_any_failure_is(
+    serve: ServeToy, streamed: bool, lines: Lines, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> str:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(Choice, "take", fail)
+    toy = serve(log="errors")
+    answer = ask(toy, stream=streamed)
+    assert answer.status_code == (200 if streamed else 500)
+    assert "an internal error" in answer.text
+    assert "planted" not in answer.text
+    (line,) = lines(1)
+    assert (line["request_id"], line["status"]) == (answer.headers["x-request-id"], answer.status_code)
+    assert (line["finish_reasons"], "an internal error" in line["error"]) == (["error"], True)
+    counted = toy.dispatcher.tally.totals()
+    assert counted[FINISHED.name][FINISHED.values.index("error")] == 1
+    assert counted[REJECTED.name][REJECTED.values.index("500")] == (0 if streamed else 1)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_left_is_no_failure_of_the_server(serve: ServeToy, streamed: bool, lines: Lines):
+    toy = serve(FakeRing(held=True), log="errors")
+    with connected(toy) as client:
+        client.sendall(post(json.dumps(BODY | {"stream": streamed}).encode()))
+        wait_for(lambda: toy.ring.running)
+    abort = FINISHED.values.index("abort")
+    wait_for(lambda: toy.dispatcher.tally.totals()[FINISHED.name][abort] == 1)
+    assert toy.http.get("/health").status_code == 200
+    assert lines(0) == []
+    assert sum(toy.dispatcher.tally.totals()[REJECTED.name]) == 0
 
 
 def test_a_refusal_says_why(toy: Frontend, lines: Lines):
