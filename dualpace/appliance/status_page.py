@@ -56,7 +56,7 @@ class ChartCard(NamedTuple):
 
 
 _CHARTS = (
-    ChartCard("tokens", "Throughput", "tokens/s", (Line("generated", "fast", True), Line("prompts", "slow"))),
+    ChartCard("throughput", "Throughput", "tokens/s", (Line("generated", "fast", True), Line("prompts", "slow"))),
     ChartCard("ttft", "TTFT", "", (Line("p50", "fast", True), Line("p95", "slow"))),
     ChartCard("tpot", "TPOT", "", (Line("mean", "fast", True), Line("ITL p95", "slow"), Line("floor", "bound"))),
     ChartCard("batch", "Batch", "rows", (Line("running", "fast", True), Line("most", "bound"))),

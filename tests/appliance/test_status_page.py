@@ -21,6 +21,12 @@ def test_its_policy_lets_nothing_in_but_what_it_brings(toy: Frontend):
     assert not re.search(r'(?:src|href)="(?:https?:)?//', response.text)
 
 
+def test_each_id_is_of_one_element(toy: Frontend):
+    ids = re.findall(r' id="([^"]*)"', toy.http.get("/").text)
+    assert len(ids) > 10
+    assert len(set(ids)) == len(ids)
+
+
 def test_a_name_is_text_wherever_it_stands(serve: ServeToy):
     name = '</script><img src="x" onerror="alert(1)">'
     text = serve(model_name=name).http.get("/").text

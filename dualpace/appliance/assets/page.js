@@ -7,7 +7,7 @@ const looks = new Looks(SECONDS);
 
 // What each chart shows of the looks: the values of its lines, and the height drawn across, if any.
 const SHOWN = {
-  tokens: () => [[looks.rate("dualpace_generated_tokens_total", RATE_S), looks.rate("dualpace_prompt_tokens_total", RATE_S)]],
+  throughput: () => [[looks.rate("dualpace_generated_tokens_total", RATE_S), looks.rate("dualpace_prompt_tokens_total", RATE_S)]],
   ttft: () => [[0.5, 0.95].map((share) => looks.quantile("dualpace_time_to_first_token_seconds", share, TIMES_S))],
   tpot: () => [
     [looks.mean("dualpace_inter_token_latency_seconds", RATE_S), looks.quantile("dualpace_inter_token_latency_seconds", 0.95, TIMES_S)],
