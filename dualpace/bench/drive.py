@@ -1,6 +1,7 @@
 """Offering a load: when each request is sent, and when the run is over."""
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -80,7 +81,9 @@ class Driver:
         load = self._load
         if load.rate:
             return zip(gamma(load.rate, load.burstiness, load.seed), requests, strict=False)
-        return (((request.at or 0.0) / load.speed, request) for request in requests)
+        # To a closed loop a trace gives lengths alone.
+        speed = math.inf if load.concurrency else load.speed
+        return (((request.at or 0.0) / speed, request) for request in requests)
 
     def _fill(self) -> None:
         """Have bodies ready, and end when all have been sent."""

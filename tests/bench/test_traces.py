@@ -104,6 +104,12 @@ def test_a_trace_is_played_at_its_times(server, tmp_path):
     assert (run.requests, run.left_out, run.input_tokens, run.output_tokens) == (2, 1, 1930, 29)
 
 
+def test_to_a_closed_loop_a_trace_gives_lengths_alone(server, tmp_path):
+    run = server.offer({}, workload=str(mooncake(tmp_path)), concurrency=1, duration=2.0)
+    assert (run.requests, run.output_tokens) == (3, 52 + 26 + 3)
+    assert run.duration < 2.0
+
+
 def test_a_file_that_ends_in_nonsense_ends_the_run(server, tmp_path):
     rows = "".join(f"{json.dumps(MOONCAKE[0] | {'timestamp': 10 * i})}\n" for i in range(8))
     with pytest.raises(OfferError, match=":9: not a line of a Mooncake trace"):
