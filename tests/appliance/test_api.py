@@ -1,6 +1,7 @@
 """Models, keys and the API's own description."""
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -82,6 +83,20 @@ def test_the_description_names_every_route_and_no_answer_that_is_never_given(toy
     assert all("422" not in operation["responses"] for operation in operations.values())
     assert "401" not in operations["/v1/completions"]["responses"]
     assert set(operations["/health/live"]["responses"]) == {"200", "503"}
+
+
+def test_what_the_description_refers_to_is_in_it(toy: Frontend):
+    text = toy.http.get("/openapi.json").text
+    schemas = json.loads(text)["components"]["schemas"]
+    referred = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+    assert referred == set(schemas)
+
+
+def test_the_page_on_serving_names_every_route(toy: Frontend):
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    for path, item in toy.http.get("/openapi.json").json()["paths"].items():
+        for method in item:
+            assert f"`{method.upper()} {path}`" in page
 
 
 @pytest.mark.parametrize(
