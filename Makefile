@@ -52,7 +52,7 @@ format: $(VENV)/.test
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/cpu_decode.py
+	$(BIN)/python -m benchmarks.cpu_decode
 
 clean:
 	rm -rf $(VENV)

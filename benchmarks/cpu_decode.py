@@ -1,6 +1,6 @@
 """Decode speed of the CPU engine, served over its rings, beside transformers and the machine's read bandwidth.
 
-    python benchmarks/cpu_decode.py [--threads N] [-o benchmarks/results/cpu_decode.json]
+    python -m benchmarks.cpu_decode [--threads N] [-o benchmarks/results/cpu_decode.json]
 
 Builds specs/quickstart.yaml and measures its model. A step's time is the median interval between tokens. The bandwidth
 is read right before and right after each figure, for a shared machine's varies; weight bytes over it is the floor.
@@ -8,11 +8,8 @@ Exit code 1 if a bar is missed: one row at 60% of the floor's rate, 8 rows at 3 
 """
 
 import argparse
-import json
 import os
-import platform
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -20,10 +17,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import host_machine, save
 from dualpace.engine.ring import FrontendRing, SamplingParams
 from dualpace.engine.threads import default_threads
 from dualpace.plan.manifest import HOST_RING, Manifest, read_manifest
@@ -62,14 +59,15 @@ def main() -> int:
         "8 rows over one": rows["tokens_per_s"] >= BAR_OF_ROWS * one_row["tokens_per_s"],
     }
     result = {
-        "machine": machine(arguments.threads),
+        "machine": host_machine("torch", "transformers"),
+        "threads": arguments.threads,
         "spec": "specs/quickstart.yaml",
+        "digest": manifest.digest,
         "weight_bytes": manifest.plan.weight_bytes,
         "figures": figures,
         "bars": bars,
     }
-    arguments.o.parent.mkdir(parents=True, exist_ok=True)
-    arguments.o.write_text(json.dumps(result, indent=1) + "\n")
+    save(result, arguments.o)
     print(table(figures))
     print(", ".join(f"{name}: {'met' if met else 'missed'}" for name, met in bars.items()))
     return 0 if all(bars.values()) else 1
@@ -101,7 +99,7 @@ def bandwidth_reader(folder: Path, threads: int) -> Callable[[], float]:
 def engine(folder: Path, manifest: Manifest, threads: int) -> Iterator[Decode]:
     """The engine of the bundle in `folder`, driven over its rings."""
     bundle, rings = folder / "bundle", Path(tempfile.mktemp(dir="/dev/shm", prefix="dualpace-bench-"))
-    command = [sys.executable, "-m", "dualpace.engine.cpu", bundle, "--rings", rings, "--threads", str(threads)]
+    command = [sys.executable, "-m", "dualpace.engine", bundle, "--rings", rings, "--threads", str(threads)]
     with subprocess.Popen(command) as process:
         try:
             while not rings.exists():
@@ -198,21 +196,6 @@ def measure(
         "tokens_per_s": rows / seconds,
         "bandwidth_GB_s": around / 1e9,
         "of_floor": manifest.plan.weight_bytes / around / seconds,
-    }
-
-
-def machine(threads: int) -> dict[str, Any]:
-    """What the figures were read on."""
-    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return {
-        "cpu": cpu[1] if cpu else platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "load_average": os.getloadavg()[0],
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "transformers")},
-        "compiler": subprocess.run(["g++", "--version"], capture_output=True, text=True).stdout.splitlines()[0],
     }
 
 

@@ -9,8 +9,6 @@ specs are the shipped ones and the rules' examples, bad ones included, from page
 import argparse
 import json
 import os
-import platform
-import re
 import statistics
 import subprocess
 import sys
@@ -18,6 +16,8 @@ import tempfile
 import time
 from itertools import cycle, islice
 from pathlib import Path
+
+from benchmarks.machine import host_machine, save
 
 ROOT = Path(__file__).parents[1]
 RUNS = 20
@@ -52,23 +52,12 @@ def thousand_time() -> float:
     return seconds
 
 
-def machine() -> dict[str, object]:
-    """What the figures depend on."""
-    model = re.search("model name\\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return {
-        "cpu": model[1] if model else platform.processor(),
-        "cores": os.cpu_count(),
-        "load_average": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-    }
-
-
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, help="where to write the results as JSON")
     arguments = parser.parse_args()
-    before = machine()
+    before = host_machine()
     times = process_times(ROOT / "specs" / "llama-3.1-8b-h200.yaml")
     results = {
         "machine": before,
@@ -76,10 +65,9 @@ def main() -> None:
         "process_median_s": statistics.median(times),
         "thousand_s": thousand_time(),
     }
-    text = json.dumps(results, indent=1) + "\n"
-    print(text, end="")
+    print(json.dumps(results, indent=1))
     if arguments.output:
-        arguments.output.write_text(text)
+        save(results, arguments.output)
     missed = [name for name, limit in LIMITS.items() if results[name] > limit]
     sys.exit(f"too slow: {', '.join(missed)}" if missed else 0)
 

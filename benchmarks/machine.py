@@ -1,7 +1,9 @@
 """What figures were read on, and the files that keep them."""
 
 import json
+import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -25,6 +27,20 @@ def gpu_machine() -> dict[str, str]:
         "nvcc": find_compiler("nvcc").version,
         "torch": version("torch"),
         "python": platform.python_version(),
+    }
+
+
+def host_machine(*packages: str) -> dict[str, Any]:
+    """The processor, how busy it is, and the versions that matter, those of `packages` among them."""
+    cpu = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    return {
+        "cpu": cpu[1] if cpu else platform.machine(),
+        "cores": os.cpu_count(),
+        "load_average": round(os.getloadavg()[0], 2),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "compiler": find_compiler("g++").version,
+        **{name: version(name) for name in packages},
     }
 
 

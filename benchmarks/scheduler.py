@@ -8,10 +8,6 @@ Sampling is of its 128,256 ids and of the 262,144 of Gemma 3. The model's part i
 """
 
 import argparse
-import json
-import os
-import platform
-import re
 import shutil
 import statistics
 import subprocess
@@ -24,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.machine import host_machine, save
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.ring import FrontendRing, SamplingParams
 from dualpace.engine.scheduler import HostScheduler
@@ -153,10 +150,7 @@ def main() -> None:
         for label, value in values.items():
             print(f"{kind:24} {label:36} {value:8.1f}")
     if output:
-        models = re.findall(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        machine = f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores, g++ -O3"
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps({"machine": machine, **results}, indent=2) + "\n")
+        save({"machine": host_machine(), **results}, output)
 
 
 if __name__ == "__main__":
