@@ -11,7 +11,7 @@ CONSTRAINTS := constraints/cpu.txt
 BIN := $(VENV)/bin
 CXX_SOURCES = $$(git ls-files 'dualpace/templates/*.hpp' 'dualpace/templates/*.cpp' 'dualpace/templates/*.cu' 'dualpace/templates/*.cuh' 'tests/*.cpp')
 
-.PHONY: quickstart test test-gpu sanitize-gpu check fuzz format bench clean
+.PHONY: quickstart test test-gpu sanitize-gpu clients check fuzz format bench clean
 
 quickstart: $(VENV)/.quickstart
 	@$(BIN)/python scripts/quickstart_model.py
@@ -30,6 +30,17 @@ test-gpu:
 # compute-sanitizer over the kernels and an engine, on the same kind of machine.
 sanitize-gpu:
 	$(PYTHON) -m scripts.sanitize_gpu
+
+# The clients that tests of the whole line use beside OpenAI's for Python, apart from all else: they need two minutes and
+# a gigabyte, and Node's npm for one of them.
+CLIENTS := .venv-clients
+clients: $(CLIENTS)/.installed
+
+$(CLIENTS)/.installed: pyproject.toml constraints/clients.txt tests/e2e/clients/package.json
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints/clients.txt '.[clients]'
+	cd tests/e2e/clients && if command -v npm >/dev/null; then npm install --no-package-lock --no-fund --no-audit; fi
+	@touch $@
 
 check: $(VENV)/.test
 	$(BIN)/ruff check
@@ -55,7 +66,7 @@ bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.cpu_decode
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(CLIENTS) tests/e2e/clients/node_modules
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
