@@ -90,28 +90,29 @@ ENGINE_COUNTERS = (
     ),
 )
 
-# vLLM's names. It also has the times that requests queue and prefill, and tokens by step, which no frontend sees.
+# What vLLM's names stand for. It counts look-ups in the prefix cache apart; here a prompt is looked up once, whole.
+# It also has the times that requests queue and prefill, and tokens by step, which no frontend sees.
 _ALIASES = {
-    "dualpace_requests_running": "vllm:num_requests_running",
-    "dualpace_requests_waiting": "vllm:num_requests_waiting",
-    "dualpace_kv_usage_ratio": "vllm:kv_cache_usage_perc",
-    "dualpace_preemptions_total": "vllm:num_preemptions_total",
-    "dualpace_nonfinite_logits_total": "vllm:corrupted_requests_total",
-    PROMPT_TOKENS.name: "vllm:prompt_tokens_total",
-    CACHED_TOKENS.name: "vllm:prompt_tokens_cached_total",
-    GENERATED_TOKENS.name: "vllm:generation_tokens_total",
-    TTFT.name: "vllm:time_to_first_token_seconds",
-    ITL.name: "vllm:inter_token_latency_seconds",
-    TPOT.name: "vllm:request_time_per_output_token_seconds",
-    DURATION.name: "vllm:e2e_request_latency_seconds",
-    DECODE.name: "vllm:request_decode_time_seconds",
-    PROMPT_LENGTH.name: "vllm:request_prompt_tokens",
-    GENERATED_LENGTH.name: "vllm:request_generation_tokens",
-}
-# vLLM counts these apart; here a prompt is looked up in the prefix cache once, as a whole.
-_MORE_ALIASES = {
-    PROMPT_TOKENS.name: "vllm:prefix_cache_queries_total",
-    CACHED_TOKENS.name: "vllm:prefix_cache_hits_total",
+    "vllm:num_requests_running": "dualpace_requests_running",
+    "vllm:num_requests_waiting": "dualpace_requests_waiting",
+    "vllm:kv_cache_usage_perc": "dualpace_kv_usage_ratio",
+    "vllm:num_preemptions_total": "dualpace_preemptions_total",
+    "vllm:corrupted_requests_total": "dualpace_nonfinite_logits_total",
+    "vllm:prompt_tokens_total": PROMPT_TOKENS.name,
+    "vllm:prompt_tokens_cached_total": CACHED_TOKENS.name,
+    "vllm:prefix_cache_queries_total": PROMPT_TOKENS.name,
+    "vllm:prefix_cache_hits_total": CACHED_TOKENS.name,
+    "vllm:generation_tokens_total": GENERATED_TOKENS.name,
+    "vllm:time_to_first_token_seconds": TTFT.name,
+    "vllm:inter_token_latency_seconds": ITL.name,
+    "vllm:request_time_per_output_token_seconds": TPOT.name,
+    "vllm:e2e_request_latency_seconds": DURATION.name,
+    "vllm:request_decode_time_seconds": DECODE.name,
+    "vllm:request_prompt_tokens": PROMPT_LENGTH.name,
+    "vllm:request_generation_tokens": GENERATED_LENGTH.name,
+    # Older names, which many dashboards still have.
+    "vllm:gpu_cache_usage_perc": "dualpace_kv_usage_ratio",
+    "vllm:time_per_output_token_seconds": ITL.name,
 }
 
 
@@ -175,9 +176,8 @@ def _by_value(counter: Counter, label: str, cells: list[float]) -> tuple[tuple[s
 
 def _vllm(samples: Iterable[Samples], totals: dict[str, list[float]]) -> Iterator[Samples]:
     by_name = {one.name: one for one in samples}
-    for aliases in (_ALIASES, _MORE_ALIASES):
-        for name, alias in aliases.items():
-            yield by_name[name]._replace(name=alias, help=f"As {name}.")
+    for alias, name in _ALIASES.items():
+        yield by_name[name]._replace(name=alias, help=f"As {name}.")
     reasons = _by_value(FINISHED, "finished_reason", totals[FINISHED.name])
     yield Samples("vllm:request_success_total", "counter", f"As {FINISHED.name}.", reasons)
 

@@ -32,6 +32,10 @@ def scrape(served: Served) -> Values:
     }
 
 
+def pages_of(values: Values) -> dict[str, float]:
+    return {state: values["dualpace_kv_pages", frozenset({("state", state)})] for state in ("held", "cached", "free")}
+
+
 def test_what_requests_did_is_counted(tiny: Served) -> None:
     before = scrape(tiny)
 
@@ -72,8 +76,9 @@ def test_what_requests_did_is_counted(tiny: Served) -> None:
     assert 0 < grown("dualpace_time_to_first_token_seconds_sum") < grown("dualpace_request_seconds_sum")
     assert after["dualpace_requests_running", frozenset()] == 0
     assert after["dualpace_ready", frozenset()] == 1
-    pages = {state: after["dualpace_kv_pages", frozenset({("state", state)})] for state in ("held", "cached", "free")}
-    assert pages["held"] == 0 < pages["cached"] < pages["free"]
+    pages = pages_of(after)
+    assert pages["held"] == 0 < pages["cached"]
+    assert sum(pages.values()) == sum(pages_of(before).values()) > 100
 
 
 def test_a_client_that_leaves_is_one_abort(tiny: Served) -> None:
@@ -104,7 +109,7 @@ def test_vllm_names_say_the_same(tiny: Served) -> None:
         "dualpace_cached_tokens_total": "vllm:prefix_cache_hits_total",
         "dualpace_generated_tokens_total": "vllm:generation_tokens_total",
         "dualpace_time_to_first_token_seconds_sum": "vllm:time_to_first_token_seconds_sum",
-        "dualpace_inter_token_latency_seconds_count": "vllm:inter_token_latency_seconds_count",
+        "dualpace_inter_token_latency_seconds_count": "vllm:time_per_output_token_seconds_count",
     }.items():
         assert values[alias, frozenset()] == values[name, frozenset()]
     key = frozenset({("finished_reason", "length")})
