@@ -23,9 +23,9 @@ def text(seed: int, count: int = TOKENS) -> list[int]:
 
 
 def chunk_sizes(page_size: int) -> Iterator[int]:
-    """Around the page size, single tokens, and up to a whole chunk."""
+    """Around the page size, single tokens, and up to a whole chunk with the neighbour's token."""
     for size in (page_size - 1, 1, 1, page_size, page_size + 1):
-        yield from (min(CHUNK, size - done) for done in range(0, size, CHUNK))
+        yield from (min(CHUNK - 1, size - done) for done in range(0, size, CHUNK - 1))
     while True:
         yield from (1, 2, 1, 1, 1, 17, 1, CHUNK - 1)
 
