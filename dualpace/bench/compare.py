@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dualpace.bench.load import Load
 from dualpace.bench.result import Figure, Result, Run
 
-# Student's t at 97.5%, by degrees of freedom from 1 on; beyond, the normal distribution is close.
+# Student's t at 97.5%, by degrees of freedom from 1 on; beyond, it is the normal distribution's times a little.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _NORMAL = 1.96
 QUANTILES = ("p50", "p90", "p99")
@@ -102,7 +102,8 @@ def _ratios(load: str, pairs: list[tuple[Run, Run]]) -> Iterator[Ratio]:
 
 
 def _spread(logs: list[float]) -> float:
-    t = _T[len(logs) - 2] if len(logs) - 2 < len(_T) else _NORMAL
+    degrees = len(logs) - 1
+    t = _T[degrees - 1] if degrees <= len(_T) else _NORMAL * (1 + (_NORMAL**2 + 1) / (4 * degrees))
     return t * statistics.stdev(logs) / math.sqrt(len(logs))
 
 

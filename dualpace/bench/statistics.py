@@ -96,8 +96,10 @@ def inflation(holds: NDArray[np.bool_]) -> float:
 def _inflation_of_blocks(holding: NDArray[np.integer], sizes: NDArray[np.integer]) -> float:
     """The same, from each block's size and how many of its values hold."""
     used = sizes > 0
+    if used.sum() < 2:
+        return math.inf  # neighbours cannot be told from the others
     p = holding.sum() / max(sizes.sum(), 1)
-    if used.sum() < 2 or p in (0, 1):
+    if p in (0, 1):
         return 1.0
     excess = (holding[used] - sizes[used] * p) ** 2 / (sizes[used] * p * (1 - p))
     return max(float(excess.sum() / (used.sum() - 1)), 1.0)
@@ -106,9 +108,9 @@ def _inflation_of_blocks(holding: NDArray[np.integer], sizes: NDArray[np.integer
 def rate(counts: Counts, seconds: float) -> Estimate:
     """Events a second from their number in each of at least one slot of time, `seconds` in all."""
     value = float(counts.sum() / seconds)
-    size = len(counts) // BATCHES
-    if size == 0:
+    if len(counts) < BATCHES or counts.sum() < BATCHES:
         return Estimate(value, None, None)
-    batches = counts[: size * BATCHES].reshape(BATCHES, size).sum(1) / (size * seconds / len(counts))
+    ends = np.linspace(0, len(counts), BATCHES + 1).astype(int)
+    batches = np.add.reduceat(counts, ends[:-1]) / (np.diff(ends) * seconds / len(counts))
     half = T * float(batches.std(ddof=1)) / math.sqrt(BATCHES)
     return Estimate(value, max(value - half, 0.0), value + half)

@@ -2,6 +2,7 @@
 
 import math
 import random
+import statistics
 
 import pytest
 
@@ -45,6 +46,17 @@ def test_a_single_pair_has_the_interval_of_its_runs_or_none():
     assert (math.log(found.high) - math.log(found.low)) / 2 == pytest.approx(0.05, rel=0.02)
     assert found.differs
     assert tokens(result("a", run(0, 100)), result("b", run(0, 110))).low is None
+
+
+@pytest.mark.parametrize(("pairs", "t"), [(2, 12.706), (16, 2.131), (17, 2.120), (31, 2.042)])
+def test_the_interval_of_pairs_is_students(pairs, t):
+    ratios = [1.2, 1 / 1.2] * (pairs // 2) + [1.0] * (pairs % 2)
+    found = tokens(
+        result("a", *(run(seed, 100) for seed in range(pairs))),
+        result("b", *(run(seed, 100 * ratio) for seed, ratio in enumerate(ratios))),
+    )
+    half = t * statistics.stdev(map(math.log, ratios)) / math.sqrt(pairs)
+    assert math.log(found.high / found.low) / 2 == pytest.approx(half, rel=0.01)
 
 
 def test_runs_are_paired_by_load_and_seed_alone():

@@ -64,6 +64,14 @@ def test_a_histogram_has_the_quantiles_of_its_gaps():
         assert found == pytest.approx(exact, rel=0.01)
 
 
+def test_gaps_of_which_none_is_known_to_be_later_have_no_interval():
+    counts = np.zeros((BLOCKS, BINS), np.int64)
+    np.add.at(counts[0], bin_of(np.random.default_rng(4).lognormal(-5, 1, 4000)), 1)
+    found = histogram_quantile(counts, 0.5)
+    assert found.value == pytest.approx(np.exp(-5), rel=0.1)
+    assert (found.low, found.high) == (None, None)
+
+
 def test_a_share_and_a_rate_have_intervals_around_them():
     holds = np.random.default_rng(3).random(1000) < 0.8
     found = share(holds)
@@ -74,3 +82,11 @@ def test_a_share_and_a_rate_have_intervals_around_them():
     assert found.low < 500 < found.high
     assert found.high - found.low < 30
     assert rate(counts[:10], 1.0).low is None
+
+
+def test_every_slot_counts_for_a_rate_and_few_events_say_nothing():
+    late = np.repeat([10, 1000], [20, 8])
+    found = rate(late, 2.8)
+    assert found.low < found.value < found.high
+    assert found.high - found.low > found.value
+    assert rate(np.array([0] * 20 + [1, 0, 1] + [0] * 5), 2.8) == (2 / 2.8, None, None)
