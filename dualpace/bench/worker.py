@@ -53,7 +53,7 @@ async def offer(load: Load, key: str, each: Path | None) -> Run:
         if not client.active:
             idle.set()
 
-    client = Client(load.url, PATHS[load.api], key, ended)
+    client = Client(load.url, PATHS[load.api], key, ended, load.certificate)
     workload = Workload(load)
     driver = Driver(load, iter(workload), client, record.start, record.sent)
     gc.collect()
@@ -61,6 +61,8 @@ async def offer(load: Load, key: str, each: Path | None) -> Run:
     record.start = driver.start = time.monotonic() + LEAD_S
     ticker = Ticker(loop, TICK_S, record.seen)
     watch = loop.create_task(_watch(load, client, driver, record))
+    # Without it nobody gives up what is silent: its failure is one of the loop's.
+    watch.add_done_callback(lambda ended: ended.cancelled() or ended.result())
     await asyncio.sleep(LEAD_S)
     before = _cpu_seconds(), time.monotonic()
     loop.call_later(load.warm_up, meter.begin)
