@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from dualpace.bench.answer import Answer, kind_of
+from dualpace.bench.server import encryption
 
 EVENTS = b"text/event-stream"
 MAX_REFUSAL = 64 << 10
@@ -24,11 +24,14 @@ Ended = Callable[[Answer], None]
 class Client:
     """Sends requests to one path of one server and hands each answer to `ended`, whatever has become of it."""
 
-    def __init__(self, url: str, path: str, key: str, ended: Ended) -> None:
-        """`url` is the server's, with or without /v1; `path` what follows /v1; `key` the API key, or ""."""
+    def __init__(self, url: str, path: str, key: str, ended: Ended, certificate: str | None = None) -> None:
+        """`url` is the server's, with or without /v1; `path` what follows /v1; `key` the API key, or "".
+
+        `certificate` as Load has it.
+        """
         parts = urlsplit(url)
         self._host = parts.hostname or ""
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = encryption(certificate) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._ended = ended
         base = parts.path.rstrip("/").removesuffix("/v1")

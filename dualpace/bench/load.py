@@ -29,10 +29,12 @@ class Load(Frozen):
     Open loop: `rate` requests a second arrive whatever becomes of earlier ones, `burstiness` being the shape of the
     gamma distribution of their intervals (1: Poisson; less: burstier). Closed loop: `concurrency` clients ask again as
     soon as they are answered. Neither: requests arrive as the trace `workload` says, its time `speed` times as fast.
-    The run ends after `requests` or `duration` seconds. `body` is joined to each request; null leaves a field out.
+    The run ends after `requests` or `duration` seconds. `body` is joined to each request; null leaves a field out. With
+    `certificate` the server is the one that has that of the PEM file, whatever its name.
     """
 
     url: str
+    certificate: str | None = None
     model: str
     api: Literal["completions", "chat"] = "completions"
     workload: str = "chat"

@@ -21,16 +21,23 @@ class Described(NamedTuple):
     software: str
 
 
-def describe(url: str, key: str) -> Described:
+def encryption(certificate: str | None) -> ssl.SSLContext:
+    """TLS with a server that a known authority vouches for, or one with the certificate of that PEM file."""
+    context = ssl.create_default_context(cafile=certificate)
+    if certificate is not None:
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an authority's certificate is not in the file
+    return context
+
+
+def describe(url: str, key: str, certificate: str | None = None) -> Described:
     """Ask the server at `url`, with or without /v1, what it serves. Raises ServerError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ServerError(f"{url} is no address of a server: write it like http://127.0.0.1:8000")
     secure = parts.scheme == "https"
     connection = (
-        http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=PATIENCE_S, context=ssl.create_default_context()
-        )
+        http.client.HTTPSConnection(parts.hostname, parts.port, timeout=PATIENCE_S, context=encryption(certificate))
         if secure
         else http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE_S)
     )

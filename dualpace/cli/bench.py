@@ -151,6 +151,7 @@ def run(
     with target_of(target, api_key, threads, store) as found:
         options |= {
             "url": found.url,
+            "certificate": found.certificate,
             "model": model or found.model,
             "ids": ids_of(ids) if ids else found.ids,
             "max_context": max_context or found.max_context,

@@ -16,9 +16,10 @@ IDS = (1000, 31_000)
 
 
 class Target(NamedTuple):
-    """A server that answers. `about` is what a result says of it."""
+    """A server that answers. `about` is what a result says of it; `certificate` as Load has it."""
 
     url: str
+    certificate: str | None
     key: str
     model: str
     max_context: int | None
@@ -30,7 +31,7 @@ class Target(NamedTuple):
 def target_of(text: str, key: str, threads: int, store: Path | None) -> Iterator[Target]:
     """The server at the URL `text`, or one of the spec or bundle at the path `text` until the block ends."""
     if "://" in text:
-        yield _there(text, key, IDS, {})
+        yield _there(text, key, IDS, None, {})
         return
     source = Path(text)
     if not source.exists():
@@ -53,17 +54,19 @@ def target_of(text: str, key: str, threads: int, store: Path | None) -> Iterator
             with report_to(sys.stderr) as progress:
                 appliance.start(progress.step)
             about = {"spec": manifest.plan.name, "digest": manifest.digest, "dualpace": manifest.version}
-            yield _there(appliance.url, key or (keys[0].key.decode("latin-1") if keys else ""), ids, about)
+            # A key of the environment is for another server.
+            own = keys[0].key.decode("latin-1") if keys else ""
+            yield _there(appliance.url, own, ids, manifest.plan.serving.tls_certificate or None, about)
     except LaunchError as error:
         fail(str(error), Exit.USAGE if error.usage else Exit.INTERNAL)
 
 
-def _there(url: str, key: str, ids: tuple[int, int], about: dict[str, Any]) -> Target:
+def _there(url: str, key: str, ids: tuple[int, int], certificate: str | None, about: dict[str, Any]) -> Target:
     from dualpace.bench.server import ServerError, describe
 
     try:
-        found = describe(url, key)
+        found = describe(url, key, certificate)
     except ServerError as error:
         fail(str(error))
     known = about | {"url": url, "model": found.model, "max_context": found.max_context, "software": found.software}
-    return Target(url, key, found.model, found.max_context, ids, known)
+    return Target(url, certificate, key, found.model, found.max_context, ids, known)

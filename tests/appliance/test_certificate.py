@@ -1,13 +1,11 @@
 """TLS, whose files may change."""
 
 import logging
-import os
 import signal
 import ssl
-import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 
 from dualpace.appliance.certificate import Certificate
 from dualpace.plan.manifest import BundleError
+from tests.certificates import make_certificate
 
 from .bundles import write_bundle
 from .test_server import StartProcess, run, start  # noqa: F401
@@ -24,20 +23,8 @@ Made = tuple[Path, Path]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[[str], Made]:
-    """A certificate for 127.0.0.1 and its key, by name; the name again makes others of it."""
-
-    def make(name: str) -> Made:
-        certificate, key = tmp_path / f"{name}.crt", tmp_path / f"{name}.key"
-        new = tmp_path / "new"
-        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-        command += ["-noenc", "-days", "1", "-subj"]
-        subject = [f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
-        subprocess.run([*command, *subject, "-keyout", new, "-out", certificate], check=True, capture_output=True)
-        new.rename(key)
-        os.utime(key, ns=(time.time_ns(), time.time_ns()))
-        return certificate, key
-
-    return make
+    """A certificate and its key, by name; the name again makes others of it."""
+    return partial(make_certificate, tmp_path)
 
 
 def test_https_is_served_with_the_files_of_the_spec(start: StartProcess, make: Callable[[str], Made]):  # noqa: F811

@@ -3,6 +3,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,12 +35,20 @@ class Scripted:
             return json.load(response)
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[Scripted]:
-    command = [sys.executable, "-m", "tests.bench.scripted_server"]
+@contextmanager
+def scripted(*files: object) -> Iterator[Scripted]:
+    """With a certificate and its key it speaks HTTPS."""
+    command = [sys.executable, "-m", "tests.bench.scripted_server", *map(str, files)]
+    scheme = "https" if files else "http"
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout
         try:
-            yield Scripted(process, f"http://127.0.0.1:{process.stdout.readline().strip()}")
+            yield Scripted(process, f"{scheme}://127.0.0.1:{process.stdout.readline().strip()}")
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Scripted]:
+    with scripted() as server:
+        yield server

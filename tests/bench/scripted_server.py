@@ -1,16 +1,17 @@
 """A server whose latencies are known: it waits as it is told, and writes down when each answer went out.
 
-    python -m tests.bench.scripted_server
+    python -m tests.bench.scripted_server [CERTIFICATE KEY]
 
-Prints its port. The `script` of a request is an object: `ttft` and `itl` in seconds, either of them a number or a list
-that requests take in turn; `tokens` (by default those asked for); `burst`, tokens a write; and `end`, one of `ENDS`.
-GET /log has a list for each request: its arrival and then each write of text, in seconds of the system's monotonic
-clock, which the client's times are of too.
+Prints its port; with PEM files it speaks HTTPS. The `script` of a request is an object: `ttft` and `itl` in seconds,
+either of them a number or a list that requests take in turn; `tokens` (by default those asked for); `burst`, tokens a
+write; and `end`, one of `ENDS`. GET /log has a list for each request: its arrival and then each write of text, in
+seconds of the system's monotonic clock, which the client's times are of too.
 """
 
 import asyncio
 import itertools
 import json
+import ssl
 import sys
 import time
 from collections import defaultdict
@@ -137,13 +138,18 @@ class Connection(asyncio.Protocol):
         self.transport.write((b"" if self.end == "no-done" else chunk(b"data: [DONE]\n\n")) + b"0\r\n\r\n")
 
 
-async def serve() -> None:
+async def serve(*files: str) -> None:
     server = Server()
-    listener = await asyncio.get_running_loop().create_server(lambda: Connection(server), "127.0.0.1", 0, backlog=1024)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) if files else None
+    if context:
+        context.load_cert_chain(*files)
+    listener = await asyncio.get_running_loop().create_server(
+        lambda: Connection(server), "127.0.0.1", 0, backlog=1024, ssl=context
+    )
     sys.stdout.write(f"{listener.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve())
+    uvloop.run(serve(*sys.argv[1:]))

@@ -6,6 +6,10 @@ import pytest
 
 from dualpace.bench.load import Load
 from dualpace.bench.offer import OfferError, offer
+from dualpace.bench.server import ServerError, describe
+from tests.certificates import make_certificate
+
+from .conftest import scripted
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,19 @@ def test_a_server_that_is_not_there(server):
         port = listener.getsockname()[1]
     run = offer(Load(url=f"http://127.0.0.1:{port}", model="m", rate=100, requests=5, workload="fixed:8,3"), "")
     assert run.errors == {"connect: Connection refused": 5}
+
+
+def test_a_server_is_known_by_its_certificate_where_that_is_told(tmp_path):
+    certificate, key = map(str, make_certificate(tmp_path, "own"))
+    other, _ = map(str, make_certificate(tmp_path, "other"))
+    with scripted(certificate, key) as server:
+        for trusted, failed in ((certificate, 0), (other, 3), (None, 3)):
+            run = offer(server.load({}, rate=100, requests=3, workload="fixed:8,3", certificate=trusted), "")
+            assert sum(run.errors.values()) == failed
+            assert all(kind.startswith("connect: ") for kind in run.errors)
+        assert describe(server.url, "", certificate).model == "scripted"
+        with pytest.raises(ServerError, match="certificate verify failed"):
+            describe(server.url, "")
 
 
 def test_an_answer_that_is_too_short_is_told(server):
