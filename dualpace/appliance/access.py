@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Access:
-    """ASGI middleware, around all others. Successful probes are never logged, and of the rest what `log` says.
+    """ASGI middleware, around all others. Who only watches is never logged, and of the rest what `log` says.
 
     What nobody foresaw is logged, not shown, and answered here: above, the answer would have no id and count as none.
     """
@@ -66,7 +66,7 @@ class Access:
         finally:
             # After its headers an answer may fail too.
             has_failed = status >= 500 or (status < 400 and "error" in report_of(scope))
-            if has_failed or not (self._of_errors or (is_health(scope) and status == 200)):
+            if has_failed or not (self._of_errors or (_is_watching(scope) and status == 200)):
                 _log(scope, own, status, time.monotonic() - started)
 
     def _count(self, path: str, status: int) -> None:
@@ -75,6 +75,11 @@ class Access:
         self._tally.add(RESPONSES, value=f"{status // 100}xx")
         if path in GENERATING and status >= 400:
             self._tally.add(REJECTED, value=str(status) if str(status) in REJECTED.values else "other")
+
+
+def _is_watching(scope: Scope) -> bool:
+    """Whether a request is one of many alike: a probe, or for metrics, which the status page asks for each second."""
+    return is_health(scope) or scope["path"] == "/metrics"
 
 
 def _log(scope: Scope, own: bytes, status: int, seconds: float) -> None:

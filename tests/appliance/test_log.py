@@ -151,9 +151,10 @@ def test_a_client_that_left_is_told_of(serve: ServeToy, lines: Lines):
     assert lines(1)[0]["finish_reasons"] == ["abort"]
 
 
-def test_probes_that_succeed_have_no_line(serve: ServeToy, lines: Lines):
+def test_probes_and_looks_at_metrics_that_succeed_have_no_line(serve: ServeToy, lines: Lines):
     toy = serve()
     toy.http.get("/health")
+    toy.http.get("/metrics")
     toy.ring.alive = False
     toy.http.get("/health")
     assert [line["status"] for line in lines(1)] == [503]
