@@ -109,7 +109,8 @@ def _told(request: Request, error: Exception) -> ApiError:
         case RequestValidationError():
             return from_validation(error.errors())
         case HTTPException(status_code=404):
-            return ApiError(404, f"There is no {request.url.path} here; /openapi.json has all there is.")
+            message = f"There is no {request.url.path} here; /openapi.json has all there is."
+            return ApiError(404, message, code="unknown_url")
         case HTTPException(status_code=405):
             allowed = (error.headers or {}).get("Allow")
             return ApiError(405, f"{request.method} is not served at {request.url.path}; {allowed} is.")

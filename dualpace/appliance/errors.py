@@ -71,6 +71,20 @@ def check_model(asked: str | None, served: str) -> None:
         raise model_not_found(asked, served)
 
 
+def too_large(status: int, part: str, limit: int) -> ApiError:
+    """413 or 431: a part of the request is larger than so many bytes."""
+    return ApiError(
+        status, f"The request {part} is larger than {limit} bytes, the limit of this server.", code=f"{part}_too_large"
+    )
+
+
+def too_slow(part: str, limit: float) -> ApiError:
+    """408: a part of the request has not come within so many seconds."""
+    return ApiError(
+        408, f"The request {part} took longer than {limit:g} s, the limit of this server.", code=f"{part}_too_slow"
+    )
+
+
 def queue_full(what: str) -> ApiError:
     """429: the deployment has as much under way as it may; `what` is a clause that names the limit."""
     message = f"The queue is full: {what}. Try again in a moment."

@@ -7,7 +7,7 @@ from contextlib import nullcontext, suppress
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dualpace.appliance.errors import ApiError, invalid, unavailable
+from dualpace.appliance.errors import ApiError, invalid, too_large, too_slow, unavailable
 from dualpace.appliance.keys import ACCOUNT, Account, Keys, key_in
 from dualpace.appliance.log import Log, report_of
 
@@ -96,7 +96,7 @@ class Limits:
         """The whole body; None if the client left before its end."""
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdigit() and int(declared) > self._max_body:
-            raise self._too_large()
+            raise too_large(413, "body", self._max_body)
         body = bytearray()
         more = True
         try:
@@ -108,9 +108,9 @@ class Limits:
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
                     if len(body) > self._max_body:
-                        raise self._too_large()
+                        raise too_large(413, "body", self._max_body)
         except TimeoutError as error:
-            raise ApiError(408, f"The request body took longer than {BODY_S:g} s, the limit of this server.") from error
+            raise too_slow("body", BODY_S) from error
         return bytes(body)
 
     async def _discard(self, incoming: "_Incoming") -> bool:
@@ -121,9 +121,6 @@ class Limits:
                 while left > 0 and not incoming.whole:
                     left -= len((await incoming()).get("body", b""))
         return incoming.whole
-
-    def _too_large(self) -> ApiError:
-        return ApiError(413, f"The request body is larger than {self._max_body} bytes, the limit of this server.")
 
 
 class _Incoming:
@@ -157,6 +154,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def _check_content_type(headers: Headers) -> None:
     given = headers.get("content-type", "")
     if given.partition(";")[0].strip().lower() != "application/json":
-        raise ApiError(415, f"The content type must be application/json, not {given or 'missing'}.")
+        message = f"The content type must be application/json, not {given or 'missing'}."
+        raise ApiError(415, message, code="unsupported_media_type")
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise invalid("Compressed request bodies are not served; leave out the header Content-Encoding.")

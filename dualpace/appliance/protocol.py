@@ -10,7 +10,7 @@ from typing import Any
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from dualpace.appliance.errors import ApiError, invalid
+from dualpace.appliance.errors import ApiError, invalid, too_large, too_slow
 
 # From a connection, or the first byte of a later request on it, to the end of that request's head.
 HEAD_S = 10.0
@@ -98,7 +98,7 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser could not read."""
-        self._refuse(self._refusal or invalid("The request is not valid HTTP/1.1."))
+        self._refuse(self._refusal or invalid("The request is not valid HTTP/1.1.", code="invalid_http"))
 
     def _unsupported_upgrade_warning(self) -> None:
         # What follows would be of a protocol that is not spoken here.
@@ -126,7 +126,7 @@ class Protocol(HttpToolsProtocol):
         elif self.scope is None:
             self.transport.close()
         else:
-            self._refuse(ApiError(408, f"The request's head took longer than {HEAD_S:g} s, the limit of this server."))
+            self._refuse(too_slow("head", HEAD_S))
 
     def _answers(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
@@ -158,4 +158,4 @@ class Protocol(HttpToolsProtocol):
 
 
 def _head_too_large() -> ApiError:
-    return ApiError(431, f"The request's head is larger than {HEAD_BYTES} bytes, the limit of this server.")
+    return too_large(431, "head", HEAD_BYTES)

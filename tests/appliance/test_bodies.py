@@ -41,6 +41,7 @@ def test_a_body_that_does_not_say_json_is_refused(toy: Frontend, content_type: s
     response = toy.http.post("/v1/completions", content=json.dumps(COMPLETION), headers=headers)
     assert response.status_code == 415
     assert "application/json" in response.json()["error"]["message"]
+    assert response.json()["error"]["code"] == "unsupported_media_type"
 
 
 def test_a_charset_beside_the_content_type_is_fine(toy: Frontend):
@@ -67,6 +68,7 @@ def test_a_body_over_the_limit_is_refused_before_it_is_parsed(serve: ServeToy, c
         )
         assert response.status_code == status
     assert "1024 bytes" in response.json()["error"]["message"]
+    assert response.json()["error"]["code"] == "body_too_large"
 
 
 def begin_a_body(toy: Frontend) -> socket.socket:

@@ -47,6 +47,7 @@ def refusal(answer: bytes) -> tuple[int, str]:
     assert b"\r\nconnection: close" in head.lower()
     error = json.loads(body)["error"]
     assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"]
     return int(head.split()[1]), error["message"]
 
 
