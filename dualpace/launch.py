@@ -20,13 +20,13 @@ from types import TracebackType
 from typing import Self
 
 from dualpace.address import bound, refused
+from dualpace.exits import REFUSALS, Exit
 from dualpace.plan.manifest import Manifest
 from dualpace.process import die_with
 from dualpace.run_folder import RunFolder
 
 ENGINE = "dualpace.engine"
 FRONTEND = "dualpace.appliance.server"
-USAGE = 2  # exit status of a process that refuses its input
 ENGINE_STOP_SECONDS = 10.0
 FRONTEND_STOP_SECONDS = 5.0  # beyond `serving.drain`
 POLL_SECONDS = 0.05
@@ -40,12 +40,12 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 class LaunchError(Exception):
     """A deployment that cannot be served, or an engine or frontend that ended by itself.
 
-    `usage` says that the input was refused, rather than that something failed.
+    `code` is one of REFUSALS where the input was refused, rather than that something failed.
     """
 
-    def __init__(self, message: str, usage: bool = False) -> None:
+    def __init__(self, message: str, code: Exit = Exit.INTERNAL) -> None:
         super().__init__(message)
-        self.usage = usage
+        self.code = code
 
 
 @dataclass(eq=False)
@@ -131,7 +131,7 @@ class Appliance:
             # Frontends share the port with each other; nobody else may have it.
             reserved = bound(self.host, self.port)
         except OSError as error:
-            raise LaunchError(refused(self.host, self.port, error), usage=True) from error
+            raise LaunchError(refused(self.host, self.port, error), Exit.USAGE) from error
         with reserved:
             self.port = reserved.getsockname()[1]
             for frontend in self._frontends:
@@ -198,7 +198,7 @@ class Appliance:
         """How a process ended that can be started again. Raises it if it cannot: it refused its input or was asked."""
         assert child.process is not None
         error = self._end_of(child)
-        if error.usage or (child is self._engine and child.process.returncode == 0):
+        if error.code in REFUSALS or (child is self._engine and child.process.returncode == 0):
             raise error
         child.process = None
         return error
@@ -208,7 +208,8 @@ class Appliance:
         code = child.process.wait()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         output = self._log(child).read_text(errors="replace").strip() if self._quiet else ""
-        return LaunchError("\n".join(filter(None, (output, f"{child.name} {how}"))), usage=code == USAGE)
+        refusal = Exit(code) if code in REFUSALS else Exit.INTERNAL
+        return LaunchError("\n".join(filter(None, (output, f"{child.name} {how}"))), refusal)
 
     def _spawn_frontend(self, child: _Child) -> None:
         where = ("--host", self.host, "--port", str(self.port), "--share-port")

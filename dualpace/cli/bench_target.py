@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dualpace.cli.serve import served
-from dualpace.cli.terminal import Exit, fail
+from dualpace.cli.terminal import fail
 
 # Ids that are plain tokens in all usual vocabularies: special ones lie before or after.
 IDS = (1000, 31_000)
@@ -58,7 +58,7 @@ def target_of(text: str, key: str, threads: int, store: Path | None) -> Iterator
             own = keys[0].key.decode("latin-1") if keys else ""
             yield _there(appliance.url, own, ids, manifest.plan.serving.tls_certificate or None, about)
     except LaunchError as error:
-        fail(str(error), Exit.USAGE if error.usage else Exit.INTERNAL)
+        fail(str(error), error.code)
 
 
 def _there(url: str, key: str, ids: tuple[int, int], certificate: str | None, about: dict[str, Any]) -> Target:

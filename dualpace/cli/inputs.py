@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The deployment spec, a YAML file.")]
 SourcePath = Annotated[
     Path,
-    typer.Argument(metavar="SPEC|BUNDLE", exists=True, help="A deployment spec, or a bundle that was built of one."),
+    typer.Argument(
+        metavar="SPEC|BUNDLE",
+        exists=True,
+        envvar="DUALPACE_BUNDLE",
+        help="A deployment spec, or a bundle that was built of one.",
+    ),
 ]
 StorePath = Annotated[
     Path | None,

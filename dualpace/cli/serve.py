@@ -10,7 +10,7 @@ import typer
 
 from dualpace.cli.build import build_plan
 from dualpace.cli.inputs import SourcePath, StorePath, ThreadCount, load_plan
-from dualpace.cli.terminal import Exit, fail, show, write
+from dualpace.cli.terminal import fail, show, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,11 +21,21 @@ if TYPE_CHECKING:
 
 def serve(
     source: SourcePath,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="the spec's")] = None,
+    host: Annotated[
+        str | None, typer.Option(envvar="DUALPACE_HOST", help="Address to listen on.", show_default="the spec's")
+    ] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="TCP port; 0 picks one.", show_default="the spec's")
     ] = None,
     threads: ThreadCount = 0,
+    verify_weights: Annotated[
+        bool,
+        typer.Option(
+            "--verify-weights/--no-verify-weights",
+            envvar="DUALPACE_VERIFY_WEIGHTS",
+            help="Compare the checkpoint's hashes with those of the build.",
+        ),
+    ] = False,
     store: StorePath = None,
 ) -> None:
     """Serve a spec, building it first, or a bundle, until interrupted."""
@@ -36,6 +46,7 @@ def serve(
     address = _address(manifest.plan, host, port)
     end_on_signals()
     try:
+        _check_machine(bundle, manifest, hashes=verify_weights)
         with Appliance(bundle, manifest, *address, threads) as appliance:
             with report_to(sys.stderr) as progress:
                 appliance.start(progress.step)
@@ -44,7 +55,7 @@ def serve(
     except KeyboardInterrupt:
         return
     except LaunchError as error:
-        fail(str(error), Exit.USAGE if error.usage else Exit.INTERNAL)
+        fail(str(error), error.code)
 
 
 def generate(
@@ -77,6 +88,7 @@ def generate(
         "seed": seed,
     }
     end_on_signals()
+    _check_machine(bundle, manifest, hashes=False)
     try:
         with Appliance(bundle, manifest, "127.0.0.1", 0, threads, quiet=True) as appliance:
             with report_to(sys.stderr) as progress:
@@ -86,7 +98,7 @@ def generate(
             timing = complete(appliance.connection(), key, request, lambda text: write(next(echo, "") + text))
             write("\n")
     except LaunchError as error:
-        fail(str(error), Exit.USAGE if error.usage else Exit.INTERNAL)
+        fail(str(error), error.code)
     except CompletionError as error:
         fail(str(error))
     rate = f"{1 / timing.tpot:.1f} tokens/s" if timing.tpot else "one token"
@@ -116,6 +128,16 @@ def served(
         fail(gpu.lacking(str(source), plan.target.name))
     refuse(plan)
     return build_plan(source, plan, None, store)
+
+
+def _check_machine(bundle: Path, manifest: Manifest, *, hashes: bool) -> None:
+    """End the command if this machine or its checkpoint is not what `bundle` was built for."""
+    from dualpace.preflight import RefusedError, check
+
+    try:
+        check(bundle, manifest, hashes=hashes)
+    except RefusedError as error:
+        fail(str(error), error.code)
 
 
 def _address(plan: Plan, host: str | None, port: int | None) -> tuple[str, int]:

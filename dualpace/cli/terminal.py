@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import IntEnum
 from typing import NoReturn, TextIO
 
+from dualpace.exits import Exit
 
-class Exit(IntEnum):
-    """Exit codes of every command."""
-
-    CLEAN = 0
-    FINDINGS = 1
-    USAGE = 2
-    INTERNAL = 3
-    INTERRUPTED = 130
+__all__ = ["Exit", "fail", "open_streams", "reason", "show", "write"]
 
 
 def open_streams() -> None:

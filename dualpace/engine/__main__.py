@@ -2,8 +2,8 @@
 
     python -m dualpace.engine BUNDLE --rings FILE [--threads N] [--drive host]
 
-Exit code 0 once stopped by SIGTERM or SIGINT, 2 with one line on stderr for a bundle or rings that cannot be served, 1
-for a GPU that fails.
+Exit code 0 once stopped by SIGTERM or SIGINT; one of REFUSALS with one line on stderr for a bundle that cannot be
+served, here or anywhere; 1 for a GPU that fails.
 """
 
 import argparse
@@ -14,7 +14,8 @@ from pathlib import Path
 from types import FrameType
 
 from dualpace.engine.threads import default_threads
-from dualpace.plan.manifest import BundleError, Manifest, read_manifest
+from dualpace.exits import Exit
+from dualpace.plan.manifest import BundleError, HardwareError, Manifest, WeightsError, read_manifest
 
 _RUNTIME = {
     "cpu": {
@@ -72,8 +73,7 @@ def _serve_cpu(manifest: Manifest, arguments: argparse.Namespace, stop: Stop) ->
     try:
         serve(arguments.bundle, manifest, arguments.rings, arguments.threads, lambda: stop.asked, _say)
     except (BundleError, LayoutError, RingMemoryError, ModelError) as error:
-        _say(str(error))
-        return 2
+        return _refuse(error)
     return 0
 
 
@@ -87,13 +87,23 @@ def _serve_gpu(manifest: Manifest, arguments: argparse.Namespace, stop: Stop) ->
     try:
         serve(arguments.bundle, manifest, arguments.rings, arguments.drive, lambda: stop.asked, _say)
     except (BundleError, RingMemoryError, ModelError) as error:
-        _say(str(error))
-        return 2
+        return _refuse(error)
     except (DeviceError, DriveError) as error:
         _say(str(error))
         # At once: on a device that has failed, freeing what is on it may abort.
         os._exit(1)
     return 0
+
+
+def _refuse(error: Exception) -> int:
+    """Say why, and return the exit code that tells whose fault it is."""
+    from dualpace.engine.memory import RingMemoryError
+    from dualpace.model.error import ModelError
+
+    _say(str(error))
+    if isinstance(error, WeightsError | ModelError):
+        return Exit.WEIGHTS
+    return Exit.HARDWARE if isinstance(error, HardwareError | RingMemoryError) else Exit.USAGE
 
 
 def _say(text: str) -> None:

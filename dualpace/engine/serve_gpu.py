@@ -5,20 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from cuda.bindings import driver
 
 from dualpace import gpu
 from dualpace.engine.claims import ending_dead_claims
-from dualpace.engine.device import Cubin, check, mapped
+from dualpace.engine.device import Cubin, mapped
 from dualpace.engine.drive import DriveError, Driver, GpuEngine
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.provision import Say, StoppedError, check_bundle, vocabulary, weights
-from dualpace.plan.manifest import HOST_RING, BundleError, Manifest, cubins
+from dualpace.plan.manifest import HOST_RING, BundleError, HardwareError, Manifest, cubins
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
 
-# The driver of the toolkit that bundles are compiled with.
-_LEAST_DRIVER = 13000
 # How long the death of the device may go unnoticed, and how long a stop may wait.
 _WATCH_SECONDS = 0.25
 _IDLE_SECONDS = 0.001
@@ -74,24 +71,12 @@ def _check_device(bundle: Path, plan: Plan) -> None:
     target = plan.target
     if target.kind != "cuda":
         raise BundleError(f"{bundle} is built for the CPU: build a spec that names `target.gpu`")
-    if not torch.cuda.is_available():
-        raise BundleError(gpu.lacking(str(bundle), target.name))
-    version = check(driver.cuDriverGetVersion())
-    if version < _LEAST_DRIVER:
-        raise BundleError(
-            f"the NVIDIA driver speaks CUDA {version // 1000}.{version % 1000 // 10}, the bundle needs "
-            f"{_LEAST_DRIVER // 1000}.{_LEAST_DRIVER % 1000 // 10}: install a newer driver"
-        )
-    major, minor = torch.cuda.get_device_capability()
-    if target.sm.rstrip("af") != f"{major}{minor}":
-        raise BundleError(
-            f"{bundle} is compiled for sm_{target.sm} ({target.name}) and {torch.cuda.get_device_name()} is "
-            f"sm_{major}{minor}: build the spec with the `target.gpu` of this machine"
-        )
-    free, total = torch.cuda.mem_get_info()
     needed = plan.memory.limit - plan.memory.free
+    if complaint := gpu.refusal(str(bundle), target.name, target.sm, needed):
+        raise HardwareError(complaint)
+    free, total = torch.cuda.mem_get_info()
     if needed > free:
-        raise BundleError(
+        raise HardwareError(
             f"{bundle} needs {needed >> 20} MiB of GPU memory and {free >> 20} of {total >> 20} MiB are free: "
             "end what else uses the GPU, or lower `target.memory_fraction`"
         )

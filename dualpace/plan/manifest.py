@@ -68,6 +68,14 @@ class BundleError(Exception):
     """A bundle that cannot be served; the message names the file and the remedy."""
 
 
+class WeightsError(BundleError):
+    """A checkpoint that is not the one that the bundle was built with."""
+
+
+class HardwareError(BundleError):
+    """A machine that a bundle was not built for."""
+
+
 def read_manifest(bundle: Path) -> Manifest:
     """The manifest of `bundle`, whose files are there, of their size, and the libraries of their bytes.
 
@@ -82,7 +90,7 @@ def read_manifest(bundle: Path) -> Manifest:
         raise BundleError(f"{path} was not written by this version of dualpace; build the spec again") from error
     if manifest.format != FORMAT:
         raise BundleError(f"{path} has format {manifest.format}, this version reads {FORMAT}; build the spec again")
-    _check_sizes(bundle, manifest.files, "build the spec again")
+    _check_sizes(bundle, manifest.files, "build the spec again", BundleError)
     for name in LIBRARIES:
         if name in manifest.files and file_digest(bundle / name) != manifest.files[name].sha256:
             raise BundleError(f"{bundle / name} is not the one that was built: build the spec again")
@@ -97,24 +105,24 @@ def cubins(bundle: Path, manifest: Manifest) -> tuple[Path, ...]:
 def check_weights(weights: WeightFiles) -> None:
     """Compare a checkpoint with what it was at build, by names and sizes: hashing it would read it once more.
 
-    Raises BundleError.
+    Raises WeightsError.
     """
     if not weights.files:
-        raise BundleError(
+        raise WeightsError(
             f"{weights.folder} was not there when the bundle was built, which has no tokenizer therefore: "
             "put the checkpoint there and build the spec again"
         )
     remedy = "mount the checkpoint that the bundle was built with, or build the spec again"
-    _check_sizes(Path(weights.folder), weights.files, remedy)
+    _check_sizes(Path(weights.folder), weights.files, remedy, WeightsError)
     for path in sorted(Path(weights.folder).glob("*.safetensors")):
         if path.name not in weights.files:
-            raise BundleError(f"{path} was not there when the bundle was built: {remedy}")
+            raise WeightsError(f"{path} was not there when the bundle was built: {remedy}")
 
 
-def _check_sizes(folder: Path, files: Mapping[str, File], remedy: str) -> None:
+def _check_sizes(folder: Path, files: Mapping[str, File], remedy: str, error: type[BundleError]) -> None:
     for name, file in files.items():
         path = folder / name
         if not path.is_file():
-            raise BundleError(f"{path} is missing: {remedy}")
+            raise error(f"{path} is missing: {remedy}")
         if path.stat().st_size != file.size:
-            raise BundleError(f"{path} has {path.stat().st_size} bytes, {file.size} when it was built: {remedy}")
+            raise error(f"{path} has {path.stat().st_size} bytes, {file.size} when it was built: {remedy}")

@@ -18,6 +18,7 @@ from dualpace.engine.memory import RingMemory
 from dualpace.engine.ring import Finish, FrontendRing, SamplingParams
 from dualpace.engine.scheduler import HostScheduler, LayoutError
 from dualpace.engine.serve import serve
+from dualpace.exits import Exit
 from dualpace.model.random import random_weights
 from dualpace.plan.abi import fixed_view
 from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, MANIFEST, BundleError, read_manifest
@@ -46,11 +47,11 @@ def engine(bundle: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str]
             process.kill()
 
 
-def refused(bundle: Path, tmp_path: Path, **environment: str) -> str:
+def refused(bundle: Path, tmp_path: Path, code: Exit = Exit.USAGE, **environment: str) -> str:
     """The one line that an engine which cannot serve `bundle` says."""
     command = [sys.executable, "-m", "dualpace.engine", str(bundle), "--rings", str(tmp_path / "rings")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
-    assert done.returncode == 2
+    assert done.returncode == code
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "rings").exists()
     return done.stderr
@@ -211,7 +212,7 @@ def test_without_a_gpu_a_bundle_for_one_says_so(bundle, tmp_path):
     (tmp_path / "cuda" / "bindings").mkdir(parents=True)
     (tmp_path / "cuda" / "bindings" / "driver.py").touch()
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
-    said = refused(for_a_gpu(bundle, tmp_path), tmp_path, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="")
+    said = refused(for_a_gpu(bundle, tmp_path), tmp_path, Exit.HARDWARE, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="")
     assert "is built for h200 and this machine shows no NVIDIA GPU: serve it on one that has it" in said
 
 
@@ -220,4 +221,4 @@ def test_a_checkpoint_that_was_not_there_at_build_is_refused(bundle, tmp_path):
     manifest = json.loads((other / MANIFEST).read_text())
     weights = {"folder": str(tmp_path), "files": {}}
     (other / MANIFEST).write_text(json.dumps(manifest | {"weights": weights}))
-    assert f"{tmp_path} was not there when the bundle was built" in refused(other, tmp_path)
+    assert f"{tmp_path} was not there when the bundle was built" in refused(other, tmp_path, Exit.WEIGHTS)

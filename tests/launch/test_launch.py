@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from dualpace import launch, run_folder
+from dualpace.exits import Exit
 from dualpace.launch import Appliance, LaunchError
 from dualpace.run_folder import RunFolder
 from tests.plans import example
@@ -179,7 +180,7 @@ def test_a_frontend_that_refuses_its_input_the_second_time_ends_the_deployment(t
         os.kill(pid(tmp_path, "frontend"), signal.SIGKILL)
         with pytest.raises(LaunchError, match=r"frontend ended with exit status 2") as caught:
             running.wait(lambda line: None)
-    assert caught.value.usage
+    assert caught.value.code == Exit.USAGE
     assert alive(tmp_path) == []
 
 
@@ -239,7 +240,7 @@ def test_a_port_that_another_server_has_is_not_taken_for_this_ones(tmp_path):
         with Appliance(tmp_path, manifest(), "127.0.0.1", port) as running:
             with pytest.raises(LaunchError, match=f"cannot listen on 127.0.0.1:{port}.*--port") as caught:
                 running.start(lambda step: None)
-            assert caught.value.usage
+            assert caught.value.code == Exit.USAGE
 
 
 def test_two_deployments_do_not_share_a_port(tmp_path):
