@@ -11,7 +11,7 @@ CONSTRAINTS := constraints/cpu.txt
 BIN := $(VENV)/bin
 CXX_SOURCES = $$(git ls-files 'dualpace/templates/*.hpp' 'dualpace/templates/*.cpp' 'dualpace/templates/*.cu' 'dualpace/templates/*.cuh' 'tests/*.cpp')
 
-.PHONY: quickstart test test-gpu sanitize-gpu clients check fuzz format bench clean
+.PHONY: quickstart test test-gpu sanitize-gpu clients check fuzz format bench locks clean
 
 quickstart: $(VENV)/.quickstart
 	@$(BIN)/python scripts/quickstart_model.py
@@ -64,6 +64,14 @@ format: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.cpu_decode
+
+# The wheels of the container image, by name and hash: needs `uv`, and the CPU's torch in an index that UV_INDEX names or a
+# folder that UV_FIND_LINKS does.
+LOCK = echo pip | uv pip compile pyproject.toml - -c $(CONSTRAINTS) --extra bench --generate-hashes --python-version 3.11 \
+  --python-platform x86_64-manylinux_2_28 --no-annotate --no-header --no-emit-find-links --no-emit-index-url -q
+locks:
+	$(LOCK) --extra run -o dualpace/build/locks/cpu.txt
+	$(subst echo,unset UV_INDEX UV_FIND_LINKS; echo,$(LOCK)) --extra run-cuda -o dualpace/build/locks/cuda.txt
 
 clean:
 	rm -rf $(VENV) $(CLIENTS) tests/e2e/clients/node_modules

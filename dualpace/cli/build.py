@@ -14,6 +14,7 @@ from dualpace.cli.terminal import Exit, fail, show
 
 if TYPE_CHECKING:
     from dualpace.build.errors import BuildError
+    from dualpace.build.image import Options
     from dualpace.plan.manifest import Manifest
     from dualpace.plan.plan import Plan
 
@@ -47,12 +48,54 @@ def build(
         typer.Option("-o", "--output", metavar="DIR", help="The bundle.", show_default="<name>.bundle"),
     ] = None,
     no_image: Annotated[bool, typer.Option("--no-image", help="Build no container image.")] = False,
+    image: Annotated[str, typer.Option(metavar="NAME", help="Repository of the image.")] = "dualpace-appliance",
+    bake_weights: Annotated[bool, typer.Option("--bake-weights", help="Put the weights into the image.")] = False,
+    push: Annotated[bool, typer.Option("--push", help="Push the image.")] = False,
+    compile_base: Annotated[
+        str, typer.Option(metavar="IMAGE", help="Base with Python to compile on.", show_default="the target's")
+    ] = "",
+    runtime_base: Annotated[
+        str, typer.Option(metavar="IMAGE", help="Base of the image itself.", show_default="the target's")
+    ] = "",
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Use layers that the engine has.")] = True,
     store: StorePath = None,
 ) -> None:
-    """Compile a spec into a bundle, the folder that it is served from."""
-    build_plan(spec, load_plan(spec), output, store)
+    """Compile a spec into a bundle, the folder that it is served from, and into a container image of it."""
+    from dualpace.build.image import Options
+
+    bundle, manifest = build_plan(spec, load_plan(spec), output, store)
     if not no_image:
-        show("no container image was built: this version makes bundles only\n", sys.stderr)
+        options = Options(
+            repository=image,
+            compile_base=compile_base,
+            runtime_base=runtime_base,
+            bake_weights=bake_weights,
+            cache=cache,
+        )
+        _build_image(spec, bundle, manifest, options, store, push)
+
+
+def _build_image(
+    spec: Path, bundle: Path, manifest: Manifest, options: Options, store: Path | None, pushed: bool
+) -> None:
+    from dualpace.build.errors import BuildError
+    from dualpace.build.image import NoEngineError, build_image, connect, push, run_line
+    from dualpace.build.progress import report_to
+    from dualpace.build.store import Store
+
+    start = time.monotonic()
+    try:
+        client = connect()
+        with report_to(sys.stderr) as progress:
+            names = build_image(client, spec, bundle, manifest, options, Store(store_folder(store)), progress)
+            if pushed:
+                push(client, names, progress)
+    except NoEngineError as error:
+        fail(f"{error}; the bundle {bundle} is built")
+    except BuildError as error:
+        fail_build(spec, error)
+    show(f"{' and '.join(names)}: {time.monotonic() - start:.1f} s; to serve it:\n", sys.stderr)
+    show(run_line(manifest, names[0], baked=options.bake_weights) + "\n")
 
 
 def build_plan(spec: Path, plan: Plan, output: Path | None, store: Path | None) -> tuple[Path, Manifest]:

@@ -255,7 +255,7 @@ class ServingSection(Section):
     )
     max_body: Size = Field("8MiB", validate_default=True, description="Largest request body.", examples=["8MiB"])
     drain: Duration = Field(
-        "8s", validate_default=True, description="Longest wait for running requests at shutdown.", examples=["8s"]
+        "7s", validate_default=True, description="Longest wait for running requests at shutdown.", examples=["7s"]
     )
     tls: TlsSection | None = Field(None, description="Serve HTTPS; plain HTTP if absent.")
     log: Literal["errors", "requests", "prompts"] = Field(

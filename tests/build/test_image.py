@@ -1,0 +1,115 @@
+"""What an image is built from, and what is said where none can be built."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dualpace.build import image
+from dualpace.build.context import API_KEYS, BUNDLE, WEIGHTS, context
+from dualpace.build.errors import BuildError
+from dualpace.cli import app
+from dualpace.cli import build as command
+from dualpace.exits import Exit
+from dualpace.plan.manifest import MANIFEST, Manifest, read_manifest
+from tests.launch.machines import bundle_of, checkpoint
+from tests.plans import SPECS, example
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    plan = example("quickstart", serving={"api_key_file": "keys.txt"})
+    return bundle_of(plan, tmp_path / "quickstart.bundle", checkpoint(tmp_path / "weights"))
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / "a.whl").write_bytes(b"wheel")
+    return folder
+
+
+def members(bundle: Path, wheels: Path, weights: Path | None = None) -> dict[str, bytes]:
+    archive = b"".join(context(bundle, read_manifest(bundle), wheels, weights))
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        files = {member.name: opened.extractfile(member) for member in opened if member.isfile()}
+        return {name: file.read() for name, file in files.items() if file}
+
+
+def test_a_context_is_the_same_bytes_every_time(bundle, wheels):
+    first, second = (b"".join(context(bundle, read_manifest(bundle), wheels, None)) for _ in range(2))
+    assert first == second
+
+
+def test_a_context_has_what_serves_and_no_template_or_weight(bundle, wheels):
+    names = members(bundle, wheels).keys()
+    assert {"Dockerfile", "stage.py", "wheels/a.whl", f"bundle/{MANIFEST}", "app/bin/dualpace"} <= names
+    assert {"app/dualpace/appliance/app.py", "app/dualpace/engine/serve.py", "app/dualpace/cli/health.py"} <= names
+    assert not [name for name in names if "templates/" in name or "__pycache__" in name or name.startswith("weights/")]
+
+
+def test_weights_are_in_a_context_that_bakes_them_in(bundle, wheels, tmp_path):
+    assert members(bundle, wheels, tmp_path / "weights")["weights/model.safetensors"] == b"weights"
+
+
+def test_an_image_finds_weights_and_keys_where_they_are_mounted_and_says_nothing_of_this_machine(
+    bundle, wheels, tmp_path
+):
+    text = members(bundle, wheels)[f"bundle/{MANIFEST}"].decode()
+    manifest, original = Manifest.model_validate_json(text), read_manifest(bundle)
+    assert manifest.weights
+    assert original.weights
+    assert (manifest.weights.folder, manifest.weights.files) == (WEIGHTS, original.weights.files)
+    assert manifest.plan.serving.api_key_file == API_KEYS
+    assert manifest.digest == original.digest
+    assert str(tmp_path) not in text
+    assert "/nowhere" not in text
+
+
+def test_a_file_that_is_gone_fails_the_context(bundle, wheels, tmp_path):
+    (tmp_path / "weights" / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError):
+        members(bundle, wheels, tmp_path / "weights")
+
+
+def test_the_dockerfile_has_the_bundle_where_the_manifest_is_read():
+    text = (SPECS.parent / "Dockerfile").read_text()
+    assert f"DUALPACE_BUNDLE={BUNDLE}" in text
+    assert f"COPY weights/ {WEIGHTS}/" in text
+
+
+def test_without_an_engine_the_bundle_is_built_and_that_is_said(bundle, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.setattr(command, "build_plan", lambda *_: (bundle, read_manifest(bundle)))
+    ended = CliRunner().invoke(app, ["build", str(SPECS / "quickstart.yaml")])
+    assert ended.exit_code == Exit.USAGE
+    assert ended.stderr.splitlines()[-1] == (
+        "dualpace: no container engine answers: start one, name it with DOCKER_HOST, or build with --no-image; "
+        f"the bundle {bundle} is built"
+    )
+
+
+def test_the_line_that_runs_an_image_mounts_its_weights_unless_they_are_in_it(bundle, tmp_path):
+    manifest = read_manifest(bundle)
+    mounted = f"docker run --rm -p 8000:8000 -v {tmp_path}/weights:/weights:ro a:b"
+    assert image.run_line(manifest, "a:b", baked=False) == mounted
+    assert image.run_line(manifest, "a:b", baked=True) == "docker run --rm -p 8000:8000 a:b"
+
+
+def test_no_weights_can_be_baked_in_that_are_not_here(bundle):
+    manifest = read_manifest(bundle)
+    assert manifest.weights
+    absent = manifest.model_copy(update={"weights": manifest.weights.model_copy(update={"files": {}})})
+    options = image.Options(bake_weights=True)
+    with pytest.raises(BuildError, match="no checkpoint here to bake in: build without --bake-weights"):
+        image.build_image(None, SPECS / "quickstart.yaml", bundle, absent, options, None, None)
+
+
+def test_what_the_engine_complains_of_is_the_error_with_what_it_wrote_before():
+    messages = [{"stream": "Step 1/2 : RUN false\n"}, {"stream": "no such tool\n"}, {"error": "returned 1\n"}]
+    with pytest.raises(BuildError, match=r"^the engine says: returned 1$") as failed:
+        list(image._checked(messages))
+    assert failed.value.output == "Step 1/2 : RUN false\nno such tool\n"
