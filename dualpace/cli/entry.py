@@ -13,7 +13,9 @@ from dualpace import __version__
 from dualpace.cli.bench import bench
 from dualpace.cli.build import build, render
 from dualpace.cli.calibrate import calibrate
+from dualpace.cli.health import health
 from dualpace.cli.lint import lint
+from dualpace.cli.manifest import manifest
 from dualpace.cli.plan import plan
 from dualpace.cli.rules import rules
 from dualpace.cli.schema import schema
@@ -62,6 +64,6 @@ def _options(
     """Compile a YAML deployment spec into an LLM serving appliance."""
 
 
-for command in (lint, rules, schema, plan, render, build, calibrate, serve, top, generate):
+for command in (lint, rules, schema, plan, render, build, calibrate, serve, generate, health, top, manifest):
     app.command()(command)
 app.add_typer(bench, name="bench")

@@ -1,0 +1,163 @@
+"""What a container host or a cluster is told: valid by the schemas, and what the plan says."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from dualpace.cli import app
+from dualpace.deploy.compose import compose
+from dualpace.deploy.facts import Facts, facts
+from dualpace.deploy.kubernetes import Scaling, object_name, resources
+from tests.plans import SPECS, example
+
+# The least release of Kubernetes whose pods may sleep before they stop.
+OLDEST, NEWEST = "1.30", kubernetes_validate.latest_version()
+# What the two kinds that no release of Kubernetes brings have to have, by their documentation.
+_NAME = {"type": "string", "pattern": "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"}
+EXTENSIONS: dict[str, dict[str, Any]] = {
+    "ServiceMonitor": {
+        "required": ["selector", "endpoints"],
+        "properties": {
+            "selector": {"required": ["matchLabels"]},
+            "endpoints": {
+                "minItems": 1,
+                "items": {
+                    "required": ["port"],
+                    "additionalProperties": False,
+                    "properties": {"port": _NAME, "path": {"pattern": "^/"}, "interval": {"pattern": "^[0-9]+s$"}},
+                },
+            },
+        },
+        "additionalProperties": False,
+    },
+    "HTTPRoute": {
+        "required": ["parentRefs", "rules"],
+        "properties": {
+            "parentRefs": {"minItems": 1, "items": {"required": ["name"], "properties": {"name": _NAME}}},
+            "rules": {
+                "items": {
+                    "required": ["backendRefs"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "matches": {"items": {"properties": {"path": {"required": ["type", "value"]}}}},
+                        "backendRefs": {"items": {"required": ["name", "port"], "properties": {"name": _NAME}}},
+                        "timeouts": {"properties": {"request": {"pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}}},
+                    },
+                }
+            },
+        },
+        "additionalProperties": False,
+    },
+}
+
+
+def known(spec: str, replicas: int = 3, **serving: object) -> Facts:
+    return facts(example(spec, serving=dict(serving)), "", replicas, baked=False)
+
+
+def cluster(of: Facts) -> dict[str, dict[str, Any]]:
+    return {resource["kind"]: resource for resource in resources(of, Scaling(most=8, waiting=4), "inference")}
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@pytest.mark.parametrize("spec", ["quickstart", "llama-3.1-8b-h200", "qwen2.5-7b-a100"])
+def test_every_resource_is_valid(spec, version):
+    found = cluster(known(spec, api_key_file="keys.txt"))
+    assert (
+        found.keys() == {"Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler"} | EXTENSIONS.keys()
+    )
+    for kind, resource in found.items():
+        if kind in EXTENSIONS:
+            jsonschema.validate(resource["spec"], EXTENSIONS[kind])
+        else:
+            kubernetes_validate.validate(resource, version, strict=True)
+
+
+def test_the_parts_find_each_other():
+    found = cluster(known("llama-3.1-8b-h200"))
+    name = found["Service"]["metadata"]["name"]
+    pods = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert found["Deployment"]["spec"]["selector"]["matchLabels"] == pods
+    assert found["Service"]["spec"]["selector"] == pods
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == pods
+    assert found["ServiceMonitor"]["spec"]["selector"]["matchLabels"] == found["Service"]["metadata"]["labels"]
+    assert found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == found["Deployment"]["metadata"]["name"]
+    (backend,) = found["HTTPRoute"]["spec"]["rules"][0]["backendRefs"]
+    (port,) = found["Service"]["spec"]["ports"]
+    assert backend == {"name": name, "port": port["port"]}
+    container = found["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    assert port["targetPort"] in {exposed["name"] for exposed in container["ports"]}
+
+
+def test_a_pod_has_what_the_plan_needs():
+    plan = example("llama-3.1-8b-h200", serving={"drain": "30s", "port": 9000})
+    pod = cluster(facts(plan, "", 3, baked=False))["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == "dualpace-appliance:llama-3.1-8b-h200"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert container["ports"] == [{"name": "http", "containerPort": 9000}]
+    assert pod["terminationGracePeriodSeconds"] == 5 + 30 + 3
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert int(volumes["shm"]["emptyDir"]["sizeLimit"].removesuffix("Mi")) << 20 > plan.rings.bytes
+    assert volumes["weights"]["persistentVolumeClaim"]["readOnly"]
+    assert "keys" not in volumes
+
+
+def test_weights_that_are_baked_in_are_not_mounted():
+    of = facts(example("quickstart"), "", 1, baked=True)
+    assert "volumes" not in compose(of)["services"]["dualpace"]
+    mounts = cluster(of)["Deployment"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert [mount["mountPath"] for mount in mounts] == ["/tmp", "/dev/shm"]
+
+
+def test_replicas_of_a_host_have_ports_of_their_own():
+    assert compose(known("quickstart", 1))["services"]["dualpace"]["ports"] == ["8000:8000"]
+    service = compose(known("quickstart", 3, api_key_file="keys.txt"))["services"]["dualpace"]
+    assert service["ports"] == ["8000-8002:8000"]
+    assert service["deploy"]["replicas"] == 3
+    assert service["secrets"] == ["dualpace-api-keys"]
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [("llama-3.1-8b", "llama-3-1-8b"), ("7b.chat", "dualpace-7b-chat"), ("a" * 62 + ".", "a" * 62), ("9" * 63, None)],
+)
+def test_names_are_such_as_a_service_may_have(name, allowed):
+    given = object_name(name)
+    jsonschema.validate(given, _NAME)
+    assert allowed in (None, given)
+
+
+def test_the_compose_file_is_valid(tmp_path):
+    for spec in ("quickstart", "llama-3.1-8b-h200"):
+        file = tmp_path / f"{spec}.yaml"
+        file.write_text(yaml.safe_dump(compose(known(spec, api_key_file="keys.txt"))))
+        command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", file]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stdout
+
+
+def test_the_command_writes_both_files_and_names_them(tmp_path):
+    spec = str(SPECS / "llama-3.1-8b-h200.yaml")
+    ended = CliRunner().invoke(app, ["manifest", spec, "--replicas", "2", "-o", str(tmp_path)])
+    assert ended.exit_code == 0
+    assert ended.stdout.splitlines() == [f"{tmp_path}/compose.yaml", f"{tmp_path}/kubernetes.yaml"]
+    kinds = [document["kind"] for document in yaml.safe_load_all(Path(tmp_path, "kubernetes.yaml").read_text())]
+    assert kinds[0] == "Deployment"
+    scaler = list(yaml.safe_load_all(Path(tmp_path, "kubernetes.yaml").read_text()))[4]["spec"]
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 4)
+    assert yaml.safe_load(Path(tmp_path, "compose.yaml").read_text())["services"]["dualpace"]["deploy"]["replicas"] == 2
+
+
+def test_fewer_replicas_at_most_than_at_least_are_refused(tmp_path):
+    arguments = ["--replicas", "4", "--most-replicas", "2", "-o", str(tmp_path)]
+    ended = CliRunner().invoke(app, ["manifest", str(SPECS / "quickstart.yaml"), *arguments])
+    assert ended.exit_code == 2
+    assert "--most-replicas 2 is less than --replicas 4: raise it" in ended.stderr
