@@ -15,8 +15,6 @@ from dualpace.appliance.tally import REJECTED, RESPONSES, Tally
 
 HEADER = b"x-request-id"
 GENERATING = frozenset({"/v1/completions", "/v1/chat/completions"})
-# Where a request's scope has what sends more of a body, past all that looks at how an answer begins.
-BODY = "dualpace.body"
 _ID = re.compile(rb"[!-~]{1,128}")
 _LONGEST = 256
 
@@ -53,7 +51,6 @@ class Access:
                 message = {**message, "headers": [*message.get("headers", ()), (HEADER, own)]}
             await send(message)
 
-        scope[BODY] = send
         try:
             await self._app(scope, receive, sending)
         except Exception:

@@ -30,43 +30,58 @@ logger = logging.getLogger(__name__)
 
 
 class Inbox:
-    """The tokens of one HTTP request that its handler has not taken yet, in order, each with its choice's index."""
+    """The tokens of one HTTP request that its handler has not taken yet, in order, each with its choice's index.
+
+    While the handler waits for them, `listener` is called first: it may take them, and says whether more are to come.
+    """
 
     def __init__(self) -> None:
         self._events: list[tuple[int, TokenEvent]] = []
         self._generated = 0
         self.error: ApiError | None = None
+        self.listener: Callable[[], bool] | None = None
         self._taker: asyncio.Future[None] | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all has been taken."""
+        return not self._events
+
     def put(self, choice: int, event: TokenEvent) -> bool:
-        """Add a token; False when the handler is too far behind, and nothing is added."""
+        """Add a token, and `wake` later; False when the handler is too far behind, and nothing is added."""
         if self._generated >= INBOX_TOKENS:
             return False
         # A prompt's tokens come as fast as they are computed, and are as many as the prompt has.
         self._generated += not event.of_prompt
         self._events.append((choice, event))
-        self._wake()
         return True
+
+    def wake(self) -> None:
+        """Tell the handler, if it waits, of what has been put."""
+        if self._taker is None or self._taker.done():
+            return
+        if self.listener is None or not self.listener() or self._events:
+            self._taker.set_result(None)
 
     def fail(self, error: ApiError) -> None:
         """End the request with `error`, after what has been put."""
         self.error = self.error or error
-        self._wake()
+        if self._taker is not None and not self._taker.done():
+            self._taker.set_result(None)
 
     async def get(self) -> list[tuple[int, TokenEvent]]:
-        """Wait for tokens and take all there are. Raises the error that ended the request, once none are left."""
+        """Wait for tokens and take all that the listener left. Raises the error that ended the request, after them."""
         if not self._events and self.error is None:
             self._taker = asyncio.get_running_loop().create_future()
             await self._taker
-        if not self._events:
-            assert self.error is not None
+        if not self._events and self.error is not None:
             raise self.error
+        return self.take()
+
+    def take(self) -> list[tuple[int, TokenEvent]]:
+        """Take all there are, without waiting."""
         events, self._events, self._generated = self._events, [], 0
         return events
-
-    def _wake(self) -> None:
-        if self._taker is not None and not self._taker.done():
-            self._taker.set_result(None)
 
 
 @dataclass(slots=True)
@@ -279,6 +294,7 @@ class Dispatcher:
 
     def _deliver(self, events: list[TokenEvent]) -> None:
         now = clock()
+        reached: list[Inbox] = []
         for event in events:
             route = self._routes.get(event.tag)
             if route is None:
@@ -290,8 +306,15 @@ class Dispatcher:
             if event.finish:
                 del self._routes[event.tag]
                 self._held.pop(event.tag, None)  # the engine went away while the ring was found full
-            if route.inbox is not None and not route.inbox.put(route.choice, event):
-                self._end(route.inbox, failed(f"the client fell {INBOX_TOKENS} tokens behind"))
+            inbox = route.inbox
+            if inbox is None:
+                continue
+            if inbox.is_empty:
+                reached.append(inbox)
+            if not inbox.put(route.choice, event):
+                self._end(inbox, failed(f"the client fell {INBOX_TOKENS} tokens behind"))
+        for inbox in reached:
+            inbox.wake()
         self._send_ends()
         self._send_held()
 

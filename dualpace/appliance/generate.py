@@ -1,6 +1,6 @@
 """From tokens to text: the choices of one HTTP request as they grow."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from dualpace.appliance.deployment import Deployment
@@ -123,7 +123,9 @@ class Generation:
         self._job = job
         self._arrived = arrived
         self._unfinished = "error"  # why a choice has not finished: something failed, unless its client left
+        self._failure: ApiError | None = None
         self.choices = [Choice(deployment, job, index) for index in range(len(job.choices))]
+        self._running = len(self.choices)
 
     async def __aenter__(self) -> "Generation":
         self._inbox, self._tags = self._dispatcher.submit(self._job.choices, self._arrived)
@@ -139,41 +141,59 @@ class Generation:
         self._unfinished = "abort"
         self._inbox.fail(client_gone())
 
+    def end(self, error: ApiError) -> None:
+        """End at once, after what has come."""
+        self._inbox.fail(error)
+
+    def listen(self, listener: Callable[[], bool]) -> None:
+        """Have `listener` called when tokens come; it may `take` them, and says whether more are to come."""
+        self._inbox.listener = listener
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every choice has finished, or one has failed."""
+        return not self._running or self._failure is not None
+
     async def deltas(self) -> AsyncIterator[list[Delta]]:
         """New text until every choice has finished; a reader that lags gets it in larger pieces.
 
         Raises ApiError where one fails, after all the text there is.
         """
-        unfinished = len(self.choices)
-        failure: ApiError | None = None
-        while unfinished and failure is None:
-            texts: dict[int, str] = {}
+        while not self.is_over:
             try:
                 events = await self._inbox.get()
             except ApiError as error:
-                events, failure = [], error
-            for index, event in events:
-                choice = self.choices[index]
-                if choice.finish_reason is not None:
-                    continue
-                if event.finish and (failed_by := failure_of(event)):
-                    failure = failure or failed_by
-                    continue
-                texts[index] = texts.get(index, "") + choice.take(event)
-                if choice.finish_reason is not None:
-                    unfinished -= 1
-                    self._dispatcher.finish(self._tags[index])
-            if failure is not None:
-                for index, choice in enumerate(self.choices):
-                    if choice.finish_reason is None:
-                        texts[index] = texts.get(index, "") + choice.flush()
-            yield [
-                Delta(index, text, self.choices[index].finish_reason, self.choices[index].logprobs())
-                for index, text in texts.items()
-                if text or self.choices[index].finish_reason
-            ]
-        if failure is not None:
-            raise failure
+                events, self._failure = [], error
+            yield self._deltas(events)
+        if self._failure is not None:
+            raise self._failure
+
+    def take(self) -> list[Delta]:
+        """New text, without waiting."""
+        return self._deltas(self._inbox.take())
+
+    def _deltas(self, events: list[tuple[int, TokenEvent]]) -> list[Delta]:
+        texts: dict[int, str] = {}
+        for index, event in events:
+            choice = self.choices[index]
+            if choice.finish_reason is not None:
+                continue
+            if event.finish and (failed_by := failure_of(event)):
+                self._failure = self._failure or failed_by
+                continue
+            texts[index] = texts.get(index, "") + choice.take(event)
+            if choice.finish_reason is not None:
+                self._running -= 1
+                self._dispatcher.finish(self._tags[index])
+        if self._failure is not None:
+            for index, choice in enumerate(self.choices):
+                if choice.finish_reason is None:
+                    texts[index] = texts.get(index, "") + choice.flush()
+        return [
+            Delta(index, text, self.choices[index].finish_reason, self.choices[index].logprobs())
+            for index, text in texts.items()
+            if text or self.choices[index].finish_reason
+        ]
 
     def report(self, usage: Usage) -> dict[str, Any]:
         """What the log says of it, without any text."""

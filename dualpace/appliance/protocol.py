@@ -5,9 +5,10 @@ the API's error object. Bodies are bounded where they are read, see `limits`.
 """
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from dualpace.appliance.errors import ApiError, invalid, too_large, too_slow
@@ -17,8 +18,28 @@ HEAD_S = 10.0
 HEAD_BYTES = 65536
 # What the parser is given at once.
 PIECE_BYTES = 16384
+# Where a request's scope has the pipe of its answer.
+PIPE = "dualpace.pipe"
 # After a refusal, for the client to read it before its connection breaks because it was still sending.
 LINGER_S = 1.0
+
+
+class Pipe:
+    """Takes pieces of a chunked body at once, where to send each through the ASGI application costs more than it is."""
+
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl, cycle: RequestResponseCycle) -> None:
+        self._write = transport.write
+        self._flow = flow
+        self._cycle = cycle
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client takes more now."""
+        return not (self._flow.write_paused or self._cycle.disconnected)
+
+    def write(self, piece: bytes) -> None:
+        """Send a piece, which is not empty, of an answer that has begun and is not complete."""
+        self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
 class Protocol(HttpToolsProtocol):
@@ -77,6 +98,7 @@ class Protocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
+        cast(dict[str, Any], cycle.scope)[PIPE] = Pipe(self.transport, self.flow, cycle)
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:

@@ -20,6 +20,7 @@ _Params = fixed_view("RequestParams")
 _Record = fixed_view("TokenRecord")
 _Tops = fixed_view("TopLogprobs")
 _Status = fixed_view("EngineStatus")
+_STATUS = fixed_reader("EngineStatus")
 _TOKEN_RECORD = fixed_reader("TokenRecord")
 _FINISHES = tuple(Finish)
 
@@ -212,13 +213,16 @@ class FrontendRing:
 
     def status(self) -> Status:
         """What the engine last said, without blocking."""
-        s = _Status()
-        self._library.dp_ring_status(self._handle, ctypes.byref(s))
+        status = _Status()
+        self._library.dp_ring_status(self._handle, ctypes.byref(status))
         alive = bool(self._library.dp_ring_engine_alive(self._handle))
-        counts = (getattr(s.counters, name) for name in Status._fields[Status._fields.index("accepted") :])
+        (
+            heartbeat, steps, ready, stopped, running, waiting, waiting_tokens,
+            free_pages, cached_pages, total_pages, epoch, *counters,
+        ) = _STATUS.unpack_from(status)  # fmt: skip
         return Status(
-            s.epoch, s.heartbeat, s.steps, s.running, s.waiting, s.waiting_tokens, s.free_pages, s.cached_pages,
-            s.total_pages, bool(s.ready), bool(s.stopped), alive, *counts,
+            epoch, heartbeat, steps, running, waiting, waiting_tokens, free_pages, cached_pages, total_pages,
+            bool(ready), bool(stopped), alive, *counters,
         )  # fmt: skip
 
     def close(self) -> None:

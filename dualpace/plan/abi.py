@@ -172,15 +172,23 @@ def fixed_view(name: str) -> type[ctypes.Structure]:
 
 
 def fixed_reader(name: str) -> Reader:
-    """Reads the numbers of a struct whose layout is the same for every plan and that has no struct in it, bar bytes.
+    """Reads the numbers of a struct, those of structs in it too, whose layout is the same for every plan; no bytes.
 
-    Many records are read several times as fast as through ctypes.
+    It takes a fraction of the time that ctypes does.
     """
+    return Reader("=" + _codes(name))
+
+
+def _codes(name: str) -> str:
     codes = (
-        f"{member.size}x" if member.field.type == "u8" else SCALARS[member.field.type].code
+        f"{member.size}x"
+        if member.field.type == "u8"
+        else SCALARS[member.field.type].code
+        if member.field.type in SCALARS
+        else _codes(member.field.type)
         for member in _place(_BY_NAME[name], {})
     )
-    return Reader("=" + "".join(codes))
+    return "".join(codes)
 
 
 def _view(name: str, known: Constants) -> type[ctypes.Structure]:

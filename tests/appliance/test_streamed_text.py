@@ -3,8 +3,9 @@
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from dualpace.appliance.deployment import Deployment, load
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.generate import Generation
+from dualpace.appliance.protocol import PIPE
 from dualpace.appliance.reply import CompletionReply
 from dualpace.appliance.stream import EventStream, Whole
 from dualpace.appliance.validate import Job
@@ -103,22 +105,41 @@ def drawn(dice: random.Random, pieces: Mapping[int, Sequence[bytes]]) -> Case:
     return Case(tokens, tuple(stops), sizes, dice.choice([Finish.LENGTH, Finish.STOP]))
 
 
-async def answered(deployment: Deployment, ids: dict[bytes, int], case: Case, *, stream: bool) -> list[Any]:
-    """The JSON of the answer to a request for which the engine generates the tokens of `case`."""
+@dataclass
+class Taps:
+    """A pipe that is open when `dice` says so, and what has come through it or around it."""
+
+    dice: random.Random
+    bodies: list[bytes] = field(default_factory=list)
+    through: int = 0
+    around: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.dice.random() < 0.7
+
+    def write(self, piece: bytes) -> None:
+        self.bodies.append(piece)
+        self.through += 1
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.bodies.append(message.get("body", b""))
+        self.around += b"choices" in self.bodies[-1]
+
+
+async def answered(deployment: Deployment, ids: dict[bytes, int], case: Case, taps: Taps | None) -> list[Any]:
+    """The JSON of the answer to a request for which the engine generates the tokens of `case`; streamed by `taps`."""
     dispatcher = Dispatcher(FakeRing(held=True), deployment.plan.schedule)
     params = SamplingParams(max_tokens=len(case.pieces))
     job = Job(choices=(([0], params),), n=1, stops=case.stops, prefixes=("",), continues=True)
-    bodies: list[bytes] = []
+    kept = taps or Taps(random.Random(0))
 
     async def receive() -> dict[str, Any]:
         return await asyncio.Future()
 
-    async def send(message: dict[str, Any]) -> None:
-        bodies.append(message.get("body", b""))
-
     generation = Generation(dispatcher, deployment, job, 0.0)
-    answer = (EventStream if stream else Whole)(generation, CompletionReply(deployment, with_usage=False))
-    running = asyncio.create_task(answer({"type": "http"}, receive, send))
+    answer = (EventStream if taps else Whole)(generation, CompletionReply(deployment, with_usage=False))
+    running = asyncio.create_task(answer({"type": "http", PIPE: kept}, receive, kept.send))
     await asyncio.sleep(0)
     last = len(case.pieces) - 1
     events = [
@@ -130,8 +151,8 @@ async def answered(deployment: Deployment, ids: dict[bytes, int], case: Case, *,
         for _ in range(3):
             await asyncio.sleep(0)
     await running
-    whole = b"".join(bodies)
-    if not stream:
+    whole = b"".join(kept.bodies)
+    if taps is None:
         return [json.loads(whole)]
     *chunks, done, rest = whole.decode().split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")
@@ -170,10 +191,14 @@ def test_streamed_text_is_the_unstreamed_text(tmp_path: Path):
     assert set().union(*map(cuts_of, cases)) >= CUTS
     assert sum(map(crosses, cases)) > SEQUENCES / 20
 
+    ways: Counter[str] = Counter()
+
     async def all_of_them() -> None:
         for case in cases:
-            [whole] = await answered(deployment, ids, case, stream=False)
-            chunks = [chunk["choices"][0] for chunk in await answered(deployment, ids, case, stream=True)]
+            [whole] = await answered(deployment, ids, case, None)
+            taps = Taps(dice)
+            chunks = [chunk["choices"][0] for chunk in await answered(deployment, ids, case, taps)]
+            ways.update(through=taps.through, around=taps.around)
             [unstreamed] = whole["choices"]
             assert (unstreamed["text"], unstreamed["finish_reason"]) == case.expected(), case
             assert "".join(chunk["text"] for chunk in chunks) == unstreamed["text"], case
@@ -182,3 +207,4 @@ def test_streamed_text_is_the_unstreamed_text(tmp_path: Path):
             ], case
 
     asyncio.run(all_of_them())
+    assert min(ways["through"], ways["around"]) > SEQUENCES / 2
