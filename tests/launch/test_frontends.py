@@ -1,8 +1,10 @@
 """Several frontends on one port, before the real engine of a toy model."""
 
+import ctypes
 import http.client
 import json
 import os
+import queue
 import signal
 import socket
 import threading
@@ -10,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dualpace.build.bundle import build
 from dualpace.build.store import Store
-from dualpace.launch import Appliance, LaunchError
+from dualpace.launch import ENGINE_STOP_SECONDS, FRONTEND_STOP_SECONDS, Appliance, LaunchError
 from dualpace.plan.abi import fixed_view
 from dualpace.plan.manifest import read_manifest
 from dualpace.plan.resolve import resolve
@@ -34,6 +37,7 @@ SPEC = {
     "scheduler": {"max_batch": 16, "prefill_chunk": 32},
     "nic": {"rings": FRONTENDS},
     "target": {"cpu": True, "kv_budget": "64MiB"},
+    "serving": {"drain": "1s"},
 }
 BODY = {"model": "toy", "prompt": [5, 6, 7], "temperature": 0, "ignore_eos": True}
 
@@ -108,13 +112,18 @@ def connections(appliance: Appliance, stack: ExitStack) -> dict[int, http.client
     return found
 
 
-def rows(appliance: Appliance) -> int:
-    """Requests that the engine has, of whichever frontend."""
+def status(appliance: Appliance) -> Any:
+    """What the engine says of itself."""
     view = fixed_view("EngineStatus")
     with appliance._rings.open("rb") as rings:
         rings.seek(LINE)
-        status = view.from_buffer_copy(rings.read(LINE * 8))
-    return status.running + status.waiting
+        return view.from_buffer_copy(rings.read(ctypes.sizeof(view)))
+
+
+def rows(appliance: Appliance) -> int:
+    """Requests that the engine has, of whichever frontend."""
+    engine = status(appliance)
+    return engine.running + engine.waiting
 
 
 def ask(connection: http.client.HTTPConnection, **fields: object) -> http.client.HTTPResponse:
@@ -207,3 +216,70 @@ def test_metrics_are_of_all_frontends_and_outlive_each(appliance: Appliance):
         again = connections(appliance, stack)
         ask(again[frontends(appliance)[0]], max_tokens=2).read()
         assert {generated(connection) for connection in again.values()} == {5 + 6 + 7 + 2}
+
+
+def test_a_client_that_leaves_frees_its_pages_within_a_step_and_disturbs_no_other(appliance: Appliance):
+    with ExitStack() as stack:
+        leaves, stays = list(connections(appliance, stack).values())[:2]
+        free = status(appliance).free_pages
+        other = ask(stays, max_tokens=4000, stream=True)
+        gone = ask(leaves, prompt=[5] * 400, n=8, max_tokens=2000, stream=True)
+        assert [gone.readline()[:6] for _ in range(4)] == [b"data: ", b"\n"] * 2
+        assert rows(appliance) == 9
+        gone.close()
+        leaves.close()
+        eventually(lambda: status(appliance).counters.aborted, seconds=5)
+        step = status(appliance).steps
+        eventually(lambda: rows(appliance) == 1, seconds=5)
+        seen = status(appliance)
+        assert seen.steps - step < 50  # of which most are those between two looks
+        assert seen.counters.aborted == 8
+        page = read_manifest(appliance._bundle).plan.attention.page_size
+        assert free - seen.free_pages <= 4003 // page + 1  # what the other one holds
+        assert other.readline().startswith(b"data: ")
+
+
+def test_a_client_that_reads_nothing_is_ended_alone(appliance: Appliance):
+    with ExitStack() as stack:
+        other = next(iter(connections(appliance, stack).values()))
+        client = stack.enter_context(socket.socket())
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(appliance.address)
+        body = json.dumps(BODY | {"n": 8, "max_tokens": 4000, "stream": True, "logprobs": 20}).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        eventually(lambda: rows(appliance) == 8)
+        whole = json.loads(ask(other, max_tokens=500).read())
+        assert whole["usage"]["completion_tokens"] == 500
+        eventually(lambda: rows(appliance) == 0, seconds=60)
+        counters = status(appliance).counters
+        assert (counters.aborted, counters.finished) == (8, 1)
+
+
+def test_the_end_lets_each_frontend_drain_within_its_limit(bundle: Path):
+    started: queue.SimpleQueue[Appliance] = queue.SimpleQueue()
+    end = threading.Event()
+
+    def serve() -> None:
+        with Appliance(bundle, read_manifest(bundle), "127.0.0.1", 0, threads=1, quiet=True) as appliance:
+            appliance.start(lambda step: None)
+            started.put(appliance)
+            end.wait()
+
+    served = threading.Thread(target=serve)
+    served.start()
+    with ExitStack() as stack:
+        by_process = connections(started.get(timeout=60), stack)
+        streams = [ask(connection, max_tokens=4000, stream=True) for connection in by_process.values()]
+        for reply in streams:
+            assert reply.readline().startswith(b"data: ")
+        begun = time.monotonic()
+        end.set()
+        for reply in streams:
+            *_, last, done = reply.read().decode().strip().split("\n\n")
+            event = json.loads(last.removeprefix("data: "))
+            assert "shutting down" in event["error"]["message"] if "error" in event else event["choices"]
+            assert done == "data: [DONE]"
+        served.join()
+        assert time.monotonic() - begun < 1 + FRONTEND_STOP_SECONDS + ENGINE_STOP_SECONDS
+    assert not any(Path(f"/proc/{pid}").exists() for pid in by_process)
