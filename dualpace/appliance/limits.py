@@ -18,6 +18,8 @@ PAGE = "/"
 BODY_S = 60.0
 # Beyond this many requests, those for /health aside, all are refused.
 REQUESTS = 4096
+# Bodies of the largest size that are held at once, from their first byte to the end of the answer.
+BODIES = 256
 # For how long, and up to how many times the limit, the body of a refused request is read and dropped: many clients read
 # no answer before they have sent all.
 DISCARD_S = 2.0
@@ -39,6 +41,7 @@ class Limits:
         self._max_body = max_body
         self._logs_bodies = log == "prompts"
         self._under_way = 0
+        self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope."""
@@ -62,8 +65,9 @@ class Limits:
             await response(scope, receive, send)
         finally:
             self._under_way -= 1
+            self._held_bytes -= incoming.held_bytes
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Scope, receive: "_Incoming", send: Send) -> None:
         if self._under_way > REQUESTS:
             raise unavailable(f"more than {REQUESTS} requests are under way, the limit of a frontend")
         account = scope[ACCOUNT] = self._account(scope)
@@ -92,7 +96,7 @@ class Limits:
             code="invalid_api_key",
         )
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+    async def _body(self, scope: Scope, receive: "_Incoming") -> bytes | None:
         """The whole body; None if the client left before its end."""
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdigit() and int(declared) > self._max_body:
@@ -105,13 +109,22 @@ class Limits:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         return None
-                    body += message.get("body", b"")
+                    self._hold(receive, body, message.get("body", b""))
                     more = message.get("more_body", False)
-                    if len(body) > self._max_body:
-                        raise too_large(413, "body", self._max_body)
         except TimeoutError as error:
             raise too_slow("body", BODY_S) from error
         return bytes(body)
+
+    def _hold(self, incoming: "_Incoming", body: bytearray, piece: bytes) -> None:
+        body += piece
+        incoming.held_bytes += len(piece)
+        self._held_bytes += len(piece)
+        if len(body) > self._max_body:
+            raise too_large(413, "body", self._max_body)
+        if self._held_bytes > BODIES * self._max_body:
+            raise unavailable(
+                f"requests of more than {BODIES} times {self._max_body} bytes are under way, the limit of a frontend"
+            )
 
     async def _discard(self, incoming: "_Incoming") -> bool:
         """Read the rest of a body and drop it; False if it has not come to its end."""
@@ -124,11 +137,12 @@ class Limits:
 
 
 class _Incoming:
-    """Receives a request, and knows whether it has come to its end."""
+    """Receives a request, and knows whether it has come to its end and how much of its body is held."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self.whole = False
+        self.held_bytes = 0
 
     async def __call__(self) -> Message:
         message = await self._receive()

@@ -1,11 +1,13 @@
 """Room in the engine's queue: 429 where there is none. Room in the ring: waited for, and nothing left behind."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import httpx2 as httpx
 import pytest
 
+from dualpace.appliance import limits
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import ApiError
 from dualpace.engine.ring import SamplingParams, Status
@@ -13,6 +15,7 @@ from dualpace.engine.ring import SamplingParams, Status
 from .bundles import plan
 from .conftest import ServeToy, wait_for
 from .fake_ring import FakeRing
+from .test_protocol import connected, post
 
 BODY = {"model": "toy", "prompt": "hello", "max_tokens": 4}
 
@@ -100,6 +103,21 @@ def test_what_has_no_room_is_refused_before_its_prompt_is_tokenised(serve: Serve
     schedule = toy.deployment.plan.schedule.model_copy(update={"max_requests": 0})
     monkeypatch.setattr(toy.dispatcher, "_schedule", schedule)
     assert toy.http.post("/v1/completions", json=BODY).status_code == 429
+
+
+def test_bodies_are_held_up_to_a_limit(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "BODIES", 2)
+    toy = serve(max_body="1KiB")
+    whole = post(json.dumps(BODY | {"user": "x" * 900}).encode())
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(connected(toy)).sendall(whole[:-10])
+        refused = stack.enter_context(connected(toy))
+        refused.sendall(whole[:-10])
+        answer = refused.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"2 times 1024 bytes" in answer
+    wait_for(lambda: toy.http.post("/v1/completions", json=BODY | {"user": "x" * 900}).status_code == 200)
 
 
 def test_queued_prompt_tokens_are_limited_until_their_first_token(serve: ServeToy, monkeypatch: pytest.MonkeyPatch):
