@@ -11,6 +11,8 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from dualpace.appliance.pace import clock
 
@@ -35,7 +37,18 @@ async def aside(work: Callable[[], T], characters: int) -> T:
 
 
 class ParsingRoute(APIRoute):
-    """Parses and checks large bodies aside, one after the other, so that requests beside them wait for one at most."""
+    """Parses and checks large bodies aside, one after the other, so that requests beside them wait for one at most.
+
+    HEAD is answered as GET is; the server leaves the body out.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether the route is for this request."""
+        return super().matches(_as_get(scope))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        await super().handle(_as_get(scope), receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, given a request that has been parsed."""
@@ -46,6 +59,10 @@ class ParsingRoute(APIRoute):
             return await handle(_Parsed(model, request))
 
         return parsing
+
+
+def _as_get(scope: Scope) -> Scope:
+    return {**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope
 
 
 class _Parsed(Request):

@@ -85,6 +85,17 @@ def test_the_description_names_every_route_and_no_answer_that_is_never_given(toy
     assert set(operations["/health/live"]["responses"]) == {"200", "503"}
 
 
+@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/v1/models", "/v1/models/toy", "/openapi.json"])
+def test_head_is_get_without_a_body(toy: Frontend, path: str):
+    asked, told = toy.http.get(path), toy.http.head(path)
+    assert told.status_code == 200
+    assert told.content == b""
+    assert told.headers["content-type"] == asked.headers["content-type"]
+    assert int(told.headers["content-length"]) > 0
+    assert toy.http.head("/v1/completions").status_code == 405
+    assert toy.http.head("/nothing").status_code == 404
+
+
 def test_what_the_description_refers_to_is_in_it(toy: Frontend):
     text = toy.http.get("/openapi.json").text
     schemas = json.loads(text)["components"]["schemas"]
