@@ -61,11 +61,15 @@ class Inbox:
         if self._taker is None or self._taker.done():
             return
         if self.listener is None or not self.listener() or self._events:
-            self._taker.set_result(None)
+            self._end_wait()
 
     def fail(self, error: ApiError) -> None:
         """End the request with `error`, after what has been put."""
         self.error = self.error or error
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        # A listener that fails has ended it already.
         if self._taker is not None and not self._taker.done():
             self._taker.set_result(None)
 

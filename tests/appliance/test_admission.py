@@ -1,5 +1,6 @@
 """Room in the engine's queue: 429 where there is none. Room in the ring: waited for, and nothing left behind."""
 
+import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -9,8 +10,8 @@ import pytest
 
 from dualpace.appliance import limits
 from dualpace.appliance.dispatch import Dispatcher
-from dualpace.appliance.errors import ApiError
-from dualpace.engine.ring import SamplingParams, Status
+from dualpace.appliance.errors import ApiError, failed
+from dualpace.engine.ring import Finish, SamplingParams, Status, TokenEvent
 
 from .bundles import plan
 from .conftest import ServeToy, wait_for
@@ -134,3 +135,24 @@ def test_queued_prompt_tokens_are_limited_until_their_first_token(serve: ServeTo
         toy.ring.hold(False)
         assert first.result().status_code == 200
     assert toy.http.post("/v1/completions", json=body).status_code == 200
+
+
+def test_an_answer_that_fails_with_its_last_token_holds_up_no_other():
+    async def delivered() -> list[object]:
+        dispatcher = Dispatcher(FakeRing(held=True), plan().schedule)
+        inboxes = [dispatcher.submit([([5], SamplingParams(max_tokens=1))], 0.0)[0] for _ in range(2)]
+
+        def fail() -> bool:
+            inboxes[0].take()
+            inboxes[0].fail(failed("planted"))
+            return False
+
+        inboxes[0].listener = fail
+        waiting = [asyncio.create_task(inbox.get()) for inbox in inboxes]
+        await asyncio.sleep(0)
+        dispatcher._deliver([TokenEvent(tag, 0, 7, 0.0, Finish.LENGTH, 1, 0) for tag in (1, 2)])
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    failure, events = asyncio.run(delivered())
+    assert isinstance(failure, ApiError)
+    assert [event.token for _, event in events] == [7]
