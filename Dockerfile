@@ -29,13 +29,6 @@ COPY app/ /tree/opt/dualpace/app/
 RUN python3 /stage.py normalise /tree
 
 FROM ${RUNTIME_BASE}
-# With the folders above it, whose times would be the day's otherwise.
-COPY --from=interpreter /tree/ /
-COPY --from=packages /tree/ /
-# Empty unless a checkpoint is baked in; otherwise one is mounted here.
-COPY weights/ /weights/
-COPY --from=bundle /tree/ /
-COPY --from=package /tree/ /
 ENV PATH=/opt/dualpace/app/bin:/opt/dualpace/python/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     LD_LIBRARY_PATH=/opt/dualpace/python/lib \
     PYTHONPATH=/opt/dualpace/app:/opt/dualpace/site \
@@ -53,3 +46,10 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=2 CMD ["dualpace", "health"]
 ENTRYPOINT ["dualpace"]
 CMD ["serve"]
+# Into the root, with the folders that they lie in, whose times would be the day's otherwise.
+COPY --from=interpreter /tree/ /
+COPY --from=packages /tree/ /
+# Empty unless a checkpoint is baked in; otherwise one is mounted here.
+COPY weights/ /weights/
+COPY --from=bundle /tree/ /
+COPY --from=package /tree/ /

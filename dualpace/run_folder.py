@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 
 PREFIX = "dualpace-run-"
+# A file in it, once frontends listen: the URL at which they do.
+ADDRESS = "url"
 SHARED_MEMORY = Path("/dev/shm")
 
 

@@ -1,10 +1,11 @@
 """What an image is built from: the tar archive that is sent to the container engine, made as it is sent."""
 
 import io
+import json
 import os
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import dualpace
@@ -13,6 +14,8 @@ from dualpace.plan.manifest import MANIFEST, Manifest
 BUNDLE = "/opt/dualpace/bundle"
 WEIGHTS = "/weights"
 API_KEYS = "/run/secrets/dualpace-api-keys"
+# A folder, with the names that a cluster gives to what a secret of this kind holds.
+TLS = "/run/secrets/dualpace-tls"
 PACKAGE = Path(dualpace.__file__).parent
 # The kernel drops the signals that the first process of a container does not handle, and Python handles none while it
 # starts. So there a shell passes them on to one that they end.
@@ -44,10 +47,10 @@ def dockerfile() -> Path:
 def in_image(manifest: Manifest) -> Manifest:
     """`manifest` as the image has it: what lies outside the bundle is where containers have it mounted."""
     plan, weights = manifest.plan, manifest.weights
+    mounted = {"api_key_file": API_KEYS, "tls_certificate": f"{TLS}/tls.crt", "tls_key": f"{TLS}/tls.key"}
+    files = {name: path if getattr(plan.serving, name) else "" for name, path in mounted.items()}
     outside = {
-        "serving": plan.serving.model_copy(
-            update={"api_key_file": API_KEYS if plan.serving.api_key_file else "", "chat_template": ""}
-        ),
+        "serving": plan.serving.model_copy(update=files | {"chat_template": ""}),
         "weights": plan.weights.model_copy(update={"path": WEIGHTS if plan.weights.path else ""}),
     }
     return manifest.model_copy(
@@ -58,8 +61,10 @@ def in_image(manifest: Manifest) -> Manifest:
     )
 
 
-def context(bundle: Path, manifest: Manifest, wheels: Path, weights: Path | None) -> Iterator[bytes]:
-    """The archive of the image of `bundle`: its `wheels`, and the files in `weights` if they are baked in.
+def context(
+    bundle: Path, manifest: Manifest, wheels: Path, weights: Path | None, labels: Mapping[str, str]
+) -> Iterator[bytes]:
+    """The archive of the image of `bundle`: its `wheels`, its `labels`, the files in `weights` if they are baked in.
 
     The same inputs give the same bytes. Raises OSError for a file that cannot be read.
     """
@@ -69,6 +74,9 @@ def context(bundle: Path, manifest: Manifest, wheels: Path, weights: Path | None
     def fill() -> None:
         try:
             with os.fdopen(write, "wb") as end, tarfile.open(fileobj=end, mode="w|", bufsize=_CHUNK) as archive:
+                # Of its own accord an engine makes a step, and a layer, of each label.
+                pairs = " ".join(f"{name}={json.dumps(value)}" for name, value in sorted(labels.items()))
+                _write(archive, "Dockerfile", f"{dockerfile().read_text(encoding='utf-8')}LABEL {pairs}\n")
                 _fill(archive, bundle, manifest, wheels, weights)
         except BrokenPipeError:  # the engine has stopped listening, and says why
             pass
@@ -86,7 +94,6 @@ def context(bundle: Path, manifest: Manifest, wheels: Path, weights: Path | None
 
 
 def _fill(archive: tarfile.TarFile, bundle: Path, manifest: Manifest, wheels: Path, weights: Path | None) -> None:
-    _add(archive, "Dockerfile", dockerfile())
     _add(archive, "stage.py", PACKAGE / "build" / "stage.py")
     for wheel in sorted(wheels.iterdir()):
         _add(archive, f"wheels/{wheel.name}", wheel)

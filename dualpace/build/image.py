@@ -79,11 +79,10 @@ def build_image(
     progress.step("send the image's context")
     name = f"{options.repository}:{manifest.plan.name}"
     messages = client.api.build(
-        fileobj=context(bundle, manifest, wheels, weights),
+        fileobj=context(bundle, manifest, wheels, weights, labels(spec, manifest, baked=weights is not None)),
         custom_context=True,
         tag=name,
         buildargs=bases | {"PORT": str(manifest.plan.serving.port or 8000)},
-        labels=labels(spec, manifest, baked=weights is not None),
         network_mode="none",
         nocache=not options.cache,
         rm=True,

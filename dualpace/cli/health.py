@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 import urllib.error
 import urllib.request
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dualpace.cli.terminal import Exit, fail, show
-from dualpace.run_folder import PREFIX, SHARED_MEMORY
+from dualpace.run_folder import ADDRESS, PREFIX, SHARED_MEMORY
 
 SECONDS = 4.0
 
@@ -21,9 +22,13 @@ def health(
     ] = "",
 ) -> None:
     """Ask a deployment whether it takes requests: its engine's heartbeat decides. Exit code 0 if so, else 1."""
-    url = url or _running()
+    context = None
+    if not url:
+        url = _running()
+        # Its certificate names the address at which others know it.
+        context = _trusting() if url.startswith("https:") else None
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=SECONDS) as answer:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=SECONDS, context=context) as answer:
             show(f"{url}: healthy, {answer.status}\n")
     except urllib.error.HTTPError as error:
         fail(f"{url}: {error.code} {error.read(300).decode(errors='replace').strip()}", Exit.FINDINGS)
@@ -32,8 +37,14 @@ def health(
 
 
 def _running() -> str:
-    """The address of the deployment that runs here, by the port that its frontend has told."""
-    ports = sorted(SHARED_MEMORY.glob(f"{PREFIX}*/*.port"))
-    if not ports:
+    """The URL of the deployment that runs here."""
+    addresses = sorted(SHARED_MEMORY.glob(f"{PREFIX}*/{ADDRESS}"))
+    if not addresses:
         fail("nothing is served on this machine yet", Exit.FINDINGS)
-    return f"http://127.0.0.1:{ports[0].read_text().strip()}"
+    return addresses[0].read_text()
+
+
+def _trusting() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

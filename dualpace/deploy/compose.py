@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 from typing import Any
 
-from dualpace.build.context import API_KEYS, WEIGHTS
+from dualpace.build.context import API_KEYS, TLS, WEIGHTS
 from dualpace.deploy.facts import Facts, mebibytes
 
 # Secrets are mounted by name in one folder.
@@ -27,9 +27,14 @@ def compose(facts: Facts) -> dict[str, Any]:
         "stop_grace_period": f"{facts.stop_seconds}s",
         "deploy": {"replicas": facts.replicas, "resources": _resources(facts)},
     }
+    mounted = []
     if facts.mounts_weights:
+        mounted.append(("${WEIGHTS:?the folder of the weights}", WEIGHTS))
+    if facts.tls:
+        mounted.append(("${TLS:?the folder of tls.crt and tls.key}", TLS))
+    if mounted:
         service["volumes"] = [
-            {"type": "bind", "source": "${WEIGHTS:?the folder of the weights}", "target": WEIGHTS, "read_only": True}
+            {"type": "bind", "source": source, "target": target, "read_only": True} for source, target in mounted
         ]
     document: dict[str, Any] = {"name": facts.name.replace(".", "-"), "services": {"dualpace": service}}
     if facts.mounts_keys:

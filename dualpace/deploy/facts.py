@@ -28,6 +28,7 @@ class Facts(Frozen):
     start_seconds: int
     mounts_weights: bool
     mounts_keys: bool
+    tls: bool
 
 
 def facts(plan: Plan, image: str, replicas: int, *, baked: bool) -> Facts:
@@ -45,6 +46,7 @@ def facts(plan: Plan, image: str, replicas: int, *, baked: bool) -> Facts:
         start_seconds=max(_LEAST_START_SECONDS, math.ceil(start)),
         mounts_weights=plan.weights.kind != "random" and not baked,
         mounts_keys=bool(plan.serving.api_key_file),
+        tls=bool(plan.serving.tls_certificate),
     )
 
 

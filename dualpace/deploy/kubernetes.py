@@ -4,7 +4,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from dualpace.build.context import API_KEYS, WEIGHTS
+from dualpace.build.context import API_KEYS, TLS, WEIGHTS
 from dualpace.deploy.facts import Facts, mebibytes
 from dualpace.frozen import Frozen
 
@@ -32,7 +32,7 @@ def resources(facts: Facts, scaling: Scaling, gateway: str) -> list[Resource]:
         ("apps/v1", "Deployment", _deployment(facts, name)),
         ("v1", "Service", {"selector": _labels(name), "ports": [{"name": "http", "port": 80, "targetPort": "http"}]}),
         ("policy/v1", "PodDisruptionBudget", {"maxUnavailable": 1, "selector": {"matchLabels": _labels(name)}}),
-        ("monitoring.coreos.com/v1", "ServiceMonitor", _monitor(name)),
+        ("monitoring.coreos.com/v1", "ServiceMonitor", _monitor(facts, name)),
         ("autoscaling/v2", "HorizontalPodAutoscaler", _autoscaler(facts, scaling, name)),
         ("gateway.networking.k8s.io/v1", "HTTPRoute", _route(name, gateway)),
     )
@@ -79,6 +79,9 @@ def _pod(facts: Facts, name: str) -> Resource:
         mounts.append(
             {"name": "keys", "mountPath": API_KEYS, "subPath": PurePosixPath(API_KEYS).name, "readOnly": True}
         )
+    if facts.tls:
+        volumes.append({"name": "tls", "secret": {"secretName": f"{name}-tls"}})
+        mounts.append({"name": "tls", "mountPath": TLS, "readOnly": True})
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -95,9 +98,9 @@ def _pod(facts: Facts, name: str) -> Resource:
                 "name": "dualpace",
                 "image": facts.image,
                 "ports": [{"name": "http", "containerPort": facts.port}],
-                "startupProbe": _probe("/health/ready", facts.start_seconds // _PROBE_SECONDS),
-                "readinessProbe": _probe("/health/ready", 2),
-                "livenessProbe": _probe("/health/live", 3),
+                "startupProbe": _probe(facts, "/health/ready", facts.start_seconds // _PROBE_SECONDS),
+                "readinessProbe": _probe(facts, "/health/ready", 2),
+                "livenessProbe": _probe(facts, "/health/live", 3),
                 "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
                 "resources": _resources(facts),
                 "securityContext": {
@@ -112,9 +115,9 @@ def _pod(facts: Facts, name: str) -> Resource:
     }
 
 
-def _probe(path: str, failures: int) -> Resource:
+def _probe(facts: Facts, path: str, failures: int) -> Resource:
     return {
-        "httpGet": {"path": path, "port": "http"},
+        "httpGet": {"path": path, "port": "http", "scheme": "HTTPS" if facts.tls else "HTTP"},
         "periodSeconds": _PROBE_SECONDS,
         "timeoutSeconds": 3,
         "failureThreshold": failures,
@@ -128,8 +131,11 @@ def _resources(facts: Facts) -> Resource:
     return {"requests": memory, "limits": {"nvidia.com/gpu": facts.gpus}}
 
 
-def _monitor(name: str) -> Resource:
-    endpoint = {"port": "http", "path": "/metrics", "interval": "15s"}
+def _monitor(facts: Facts, name: str) -> Resource:
+    endpoint: Resource = {"port": "http", "path": "/metrics", "interval": "15s"}
+    if facts.tls:
+        # Pods are scraped by address, which their certificate does not name.
+        endpoint |= {"scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}
     return {"selector": {"matchLabels": _labels(name)}, "endpoints": [endpoint]}
 
 

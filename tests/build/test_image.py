@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dualpace.build import image
-from dualpace.build.context import API_KEYS, BUNDLE, WEIGHTS, context
+from dualpace.build.context import API_KEYS, BUNDLE, TLS, WEIGHTS, context
 from dualpace.build.errors import BuildError
 from dualpace.cli import app
 from dualpace.cli import build as command
@@ -20,7 +20,7 @@ from tests.plans import SPECS, example
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    plan = example("quickstart", serving={"api_key_file": "keys.txt"})
+    plan = example("quickstart", serving={"api_key_file": "keys.txt", "tls": {"certificate": "a.crt", "key": "a.key"}})
     return bundle_of(plan, tmp_path / "quickstart.bundle", checkpoint(tmp_path / "weights"))
 
 
@@ -33,14 +33,14 @@ def wheels(tmp_path: Path) -> Path:
 
 
 def members(bundle: Path, wheels: Path, weights: Path | None = None) -> dict[str, bytes]:
-    archive = b"".join(context(bundle, read_manifest(bundle), wheels, weights))
+    archive = b"".join(context(bundle, read_manifest(bundle), wheels, weights, {"a.b": 'c "d"'}))
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
         files = {member.name: opened.extractfile(member) for member in opened if member.isfile()}
         return {name: file.read() for name, file in files.items() if file}
 
 
 def test_a_context_is_the_same_bytes_every_time(bundle, wheels):
-    first, second = (b"".join(context(bundle, read_manifest(bundle), wheels, None)) for _ in range(2))
+    first, second = (b"".join(context(bundle, read_manifest(bundle), wheels, None, {"a": "b"})) for _ in range(2))
     assert first == second
 
 
@@ -48,6 +48,7 @@ def test_a_context_has_what_serves_and_no_template_or_weight(bundle, wheels):
     names = members(bundle, wheels).keys()
     assert {"Dockerfile", "stage.py", "wheels/a.whl", f"bundle/{MANIFEST}", "app/bin/dualpace"} <= names
     assert {"app/dualpace/appliance/app.py", "app/dualpace/engine/serve.py", "app/dualpace/cli/health.py"} <= names
+    assert members(bundle, wheels)["Dockerfile"].decode().endswith('\nLABEL a.b="c \\"d\\""\n')
     assert not [name for name in names if "templates/" in name or "__pycache__" in name or name.startswith("weights/")]
 
 
@@ -63,7 +64,8 @@ def test_an_image_finds_weights_and_keys_where_they_are_mounted_and_says_nothing
     assert manifest.weights
     assert original.weights
     assert (manifest.weights.folder, manifest.weights.files) == (WEIGHTS, original.weights.files)
-    assert manifest.plan.serving.api_key_file == API_KEYS
+    serving = manifest.plan.serving
+    assert (serving.api_key_file, serving.tls_key) == (API_KEYS, f"{TLS}/tls.key")
     assert manifest.digest == original.digest
     assert str(tmp_path) not in text
     assert "/nowhere" not in text

@@ -31,7 +31,13 @@ EXTENSIONS: dict[str, dict[str, Any]] = {
                 "items": {
                     "required": ["port"],
                     "additionalProperties": False,
-                    "properties": {"port": _NAME, "path": {"pattern": "^/"}, "interval": {"pattern": "^[0-9]+s$"}},
+                    "properties": {
+                        "port": _NAME,
+                        "path": {"pattern": "^/"},
+                        "interval": {"pattern": "^[0-9]+s$"},
+                        "scheme": {"enum": ["http", "https"]},
+                        "tlsConfig": {},
+                    },
                 },
             },
         },
@@ -69,7 +75,7 @@ def cluster(of: Facts) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 @pytest.mark.parametrize("spec", ["quickstart", "llama-3.1-8b-h200", "qwen2.5-7b-a100"])
 def test_every_resource_is_valid(spec, version):
-    found = cluster(known(spec, api_key_file="keys.txt"))
+    found = cluster(known(spec, api_key_file="keys.txt", tls={"certificate": "a.crt", "key": "a.key"}))
     assert (
         found.keys() == {"Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler"} | EXTENSIONS.keys()
     )
@@ -110,6 +116,18 @@ def test_a_pod_has_what_the_plan_needs():
     assert "keys" not in volumes
 
 
+def test_what_is_served_over_https_is_probed_so():
+    found = cluster(known("quickstart", tls={"certificate": "a.crt", "key": "a.key"}))
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {container[f"{kind}Probe"]["httpGet"]["scheme"] for kind in ("startup", "readiness", "liveness")} == {
+        "HTTPS"
+    }
+    assert {"name": "tls", "secret": {"secretName": "quickstart-tls"}} in pod["volumes"]
+    (endpoint,) = found["ServiceMonitor"]["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+
+
 def test_weights_that_are_baked_in_are_not_mounted():
     of = facts(example("quickstart"), "", 1, baked=True)
     assert "volumes" not in compose(of)["services"]["dualpace"]
@@ -138,7 +156,9 @@ def test_names_are_such_as_a_service_may_have(name, allowed):
 def test_the_compose_file_is_valid(tmp_path):
     for spec in ("quickstart", "llama-3.1-8b-h200"):
         file = tmp_path / f"{spec}.yaml"
-        file.write_text(yaml.safe_dump(compose(known(spec, api_key_file="keys.txt"))))
+        file.write_text(
+            yaml.safe_dump(compose(known(spec, api_key_file="keys.txt", tls={"certificate": "a.crt", "key": "a.key"})))
+        )
         command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", file]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stdout
