@@ -1,5 +1,6 @@
 """The routes."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,6 +19,7 @@ from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import ApiError, from_validation, model_not_found
 from dualpace.appliance.generate import Generation
 from dualpace.appliance.keys import Keys
+from dualpace.appliance.ledger import Ledger
 from dualpace.appliance.limits import Limits
 from dualpace.appliance.log import report_of
 from dualpace.appliance.openapi import describe, errors, generated
@@ -30,16 +32,18 @@ from dualpace.appliance.tokenization import add_tokenization
 from dualpace.appliance.validate import chat_job, completion_job
 
 
-def create_app(deployment: Deployment, dispatcher: Dispatcher) -> FastAPI:
-    """The HTTP API over one deployment. Its lifespan runs `dispatcher`."""
+def create_app(deployment: Deployment, dispatcher: Dispatcher, ledger: Ledger | None = None) -> FastAPI:
+    """The HTTP API over one deployment. Its lifespan runs `dispatcher`; `ledger` has what its keys use elsewhere."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watch = asyncio.create_task(keys.watch())
         async with dispatcher:
             yield
+        watch.cancel()
 
     serving = deployment.plan.serving
-    keys = Keys(serving.api_key_file, deployment.api_keys)
+    keys = Keys(serving.api_key_file, deployment.api_keys, ledger or Ledger())
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.router.route_class = ParsingRoute

@@ -25,6 +25,7 @@ from dualpace.appliance.certificate import LOOK_S, Certificate
 from dualpace.appliance.deployment import Deployment, load
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import unavailable
+from dualpace.appliance.ledger import Ledger
 from dualpace.appliance.log import log_to
 from dualpace.appliance.protocol import Protocol
 from dualpace.appliance.tally import Tally
@@ -71,6 +72,7 @@ class Server(uvicorn.Server):
         listener: socket.socket,
         port_file: Path | None,
         certificate: Certificate | None,
+        ledger: Ledger,
     ) -> None:
         self._certificate = certificate
         self._deployment = deployment
@@ -78,7 +80,7 @@ class Server(uvicorn.Server):
         self._listener = listener
         self._port_file = port_file
         self._drain = deployment.plan.serving.drain
-        super().__init__(configuration(create_app(deployment, dispatcher), self._drain, certificate))
+        super().__init__(configuration(create_app(deployment, dispatcher, ledger), self._drain, certificate))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
@@ -165,6 +167,7 @@ def main() -> int:
         claim = partial(FrontendRing, arguments.bundle / HOST_RING, arguments.rings, arguments.ring)
         tally = Tally(arguments.rings, arguments.ring)
         ring = claim()
+        ledger = Ledger(arguments.rings, arguments.ring, deployment.plan.rings.rings)
     except (BundleError, RingError) as error:
         _say(str(error))
         return 2
@@ -179,7 +182,7 @@ def main() -> int:
         return 2
     plan = deployment.plan
     dispatcher = Dispatcher(ring, plan.schedule, claim, frontends=plan.rings.rings, tally=tally)
-    server = Server(deployment, dispatcher, listener, arguments.port_file, certificate)
+    server = Server(deployment, dispatcher, listener, arguments.port_file, certificate, ledger)
     # What is there now stays: the collector need not look at it again and again.
     gc.freeze()
     server.run(sockets=[listener])

@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from dualpace.plan.manifest import BundleError
 
+# A deployment's; frontends tell each other what each of them uses.
+MOST_KEYS = 4096
 REQUESTS, TOKENS = "requests", "tokens_per_minute"
 
 
 class ApiKey(NamedTuple):
-    """A key and what one frontend takes with it: requests at once, tokens a minute. None: no limit of its own."""
+    """A key and what may be had with it: requests at once, tokens a minute. None: no limit of its own."""
 
     key: bytes
     requests: int | None = None
@@ -29,6 +31,8 @@ def parse_api_keys(text: bytes) -> tuple[ApiKey, ...]:
             continue
         if key in keys:
             raise ValueError(f"line {number} has a key again that an earlier line has; remove one of them")
+        if len(keys) == MOST_KEYS:
+            raise ValueError(f"line {number} has one key more than the {MOST_KEYS} that are possible")
         keys[key] = ApiKey(key, **dict(_limit(word.decode("latin-1"), number) for word in words))
     return tuple(keys.values())
 

@@ -12,7 +12,8 @@ import pytest
 from dualpace.appliance import keys as keys_module
 from dualpace.appliance.errors import ApiError
 from dualpace.appliance.keys import Account, Keys
-from dualpace.plan.api_keys import ApiKey, parse_api_keys
+from dualpace.appliance.ledger import Ledger
+from dualpace.plan.api_keys import MOST_KEYS, ApiKey, parse_api_keys
 
 from .conftest import Frontend, ServeToy, wait_for
 from .fake_ring import FakeRing
@@ -38,6 +39,7 @@ def test_lines_hold_a_key_and_limits_of_its_own():
         ("sk-a requests=\u0663".encode(), "line 1 has more than a key"),
         (b"sk-a second", "line 1 has more than a key"),
         (b"sk-a\n#\nsk-a requests=1", "line 3 has a key again"),
+        (b"".join(b"sk-%d\n" % i for i in range(MOST_KEYS + 1)), "line 4097 has one key more"),
     ],
 )
 def test_a_line_that_is_not_understood_is_named_without_its_key(text: bytes, message: str):
@@ -78,29 +80,63 @@ def test_tokens_that_were_used_are_waited_for(serve: ServeToy, tmp_path: Path):
 
 def test_tokens_come_back_evenly_and_no_more_than_a_minutes():
     now = [0.0]
-    account = Account(ApiKey(b"key", None, 60), lambda: now[0])
-
-    def refusal() -> int | None:
-        try:
-            with account.request():
-                return None
-        except ApiError as error:
-            return error.retry_after
-
+    limits = ApiKey(b"key", None, 60)
+    account = accounts(limits, Ledger(), now)[0]
     account.spend(90)
-    assert refusal() == 31
+    assert refusal(account) == 31
     now[0] = 29.5
-    assert refusal() == 2
+    assert refusal(account) == 2
     now[0] = 31.0
-    assert refusal() is None
+    assert refusal(account) is None
     now[0] = 1000.0
+    assert refusal(account) is None
     account.spend(60)
-    assert refusal() == 1
+    assert refusal(account) == 1
+
+
+def accounts(limits: ApiKey, ledger: Ledger, now: list[float]) -> list[Account]:
+    keys = Keys("none", [limits], ledger, lambda: now[0])
+    return [keys.account(limits.key)]
+
+
+def refusal(account: Account) -> int | None:
+    """When there may be another request; None if now."""
+    try:
+        with account.request():
+            return None
+    except ApiError as error:
+        return error.retry_after
+
+
+def test_limits_are_of_all_frontends_together(tmp_path: Path):
+    now, limits = [0.0], ApiKey(b"key", 2, 60)
+    first, second = (Ledger(tmp_path / "rings", frontend, 2) for frontend in range(2))
+    (here,), (there,) = (accounts(limits, ledger, now) for ledger in (first, second))
+    with here.request(), there.request():
+        assert [refusal(account) for account in (here, there)] == [1, 1]
+    here.spend(50)
+    there.spend(40)
+    assert [refusal(account) for account in (here, there)] == [31, 31]
+    now[0] = 31.0
+    assert [refusal(account) for account in (here, there)] == [None, None]
+
+
+def test_what_a_dead_frontend_had_under_way_is_over_when_it_is_back(tmp_path: Path):
+    now, limits = [0.0], ApiKey(b"key", 1, 60)
+    first, second = (Ledger(tmp_path / "rings", frontend, 2) for frontend in range(2))
+    (here,) = accounts(limits, first, now)
+    (there,) = accounts(limits, second, now)
+    dies = there.request()
+    dies.__enter__()
+    there.spend(10)
+    assert refusal(here) == 1
+    (back,) = accounts(limits, Ledger(tmp_path / "rings", 1, 2), now)
+    assert [refusal(account) for account in (here, back)] == [None, None]
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys_module, "LOOK_S", 0.0)
+    monkeypatch.setattr(keys_module, "LOOK_S", 0.02)
 
 
 def replace(file: Path, text: str) -> None:
@@ -118,34 +154,39 @@ def test_a_changed_file_is_followed_without_a_restart(serve: ServeToy, tmp_path:
     toy = serve(api_key_file=str(file))
     assert [ask(toy, key).status_code for key in ("old", "kept", "new")] == [200, 200, 401]
     replace(file, "kept\nnew\n")
+    wait_for(lambda: ask(toy, "new").status_code == 200)
     assert [ask(toy, key).status_code for key in ("old", "kept", "new")] == [401, 200, 200]
 
 
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("text", [None, "", "key requests=none\n"])
 def test_a_file_that_cannot_be_read_any_more_leaves_the_keys_as_they_were(
     tmp_path: Path, text: str | None, caplog: pytest.LogCaptureFixture
 ):
     file = tmp_path / "keys"
     file.write_text("key\n")
-    keys = Keys(str(file), parse_api_keys(file.read_bytes()))
+    keys = Keys(str(file), parse_api_keys(file.read_bytes()), Ledger())
     file.unlink() if text is None else replace(file, text)
     with caplog.at_level(logging.ERROR):
-        assert keys.account(b"key")
+        keys.look()
+        keys.look()
         assert keys.account(b"key")
     (record,) = caplog.records
     assert "the keys stay as they were" in record.getMessage()
 
 
-@pytest.mark.usefixtures("at_once")
 def test_what_a_key_has_used_outlasts_a_change_of_another(tmp_path: Path):
     file = tmp_path / "keys"
     file.write_text("key tokens_per_minute=10\n")
-    keys = Keys(str(file), parse_api_keys(file.read_bytes()))
+    keys = Keys(str(file), parse_api_keys(file.read_bytes()), Ledger())
     account = keys.account(b"key")
-    replace(file, "key tokens_per_minute=10\nother\n")
+    account.spend(5)
+    replace(file, "other\nkey tokens_per_minute=10\n")
+    keys.look()
+    account.spend(6)
+    assert refusal(account) == 12
     assert keys.account(b"other")
     assert keys.account(b"key") is account
     replace(file, "key tokens_per_minute=20\n")
+    keys.look()
     assert keys.account(b"key") is not account
     assert keys.account(b"other") is None
