@@ -1,9 +1,8 @@
 """What figures were read on, and the files that keep them."""
 
 import json
-import os
 import platform
-import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dualpace import __version__
+from dualpace.bench.machine import machine
 from dualpace.build.toolchain import find_compiler
 
 # Of prompts, lengths and samples that are drawn.
@@ -31,17 +31,9 @@ def gpu_machine() -> dict[str, str]:
 
 
 def host_machine(*packages: str) -> dict[str, Any]:
-    """The processor, how busy it is, and the versions that matter, those of `packages` among them."""
-    cpu = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-    return {
-        "cpu": cpu[1] if cpu else platform.machine(),
-        "cores": os.cpu_count(),
-        "load_average": round(os.getloadavg()[0], 2),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "compiler": find_compiler("g++").version,
-        **{name: version(name) for name in packages},
-    }
+    """The machine, how busy it is, and the versions that matter, those of `packages` among them."""
+    compiler = {"compiler": find_compiler("g++").version} if shutil.which("g++") else {}
+    return machine() | compiler | {name: version(name) for name in packages}
 
 
 def save(report: Mapping[str, Any], path: Path) -> None:

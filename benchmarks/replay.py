@@ -36,7 +36,7 @@ TEXT = "The quick brown fox jumps over the lazy dog, and the dog sleeps on while
 _SLICE_US = 100_000
 
 
-def compiled(bundle: Path) -> Path:
+def compiled(bundle: Path, store: Path = STORE) -> Path:
     """The replay engine of the plan of `bundle`, compiled from the sources that the bundle has."""
     folder = bundle / SOURCES
     sources = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
@@ -50,7 +50,7 @@ def compiled(bundle: Path) -> Path:
     )
     made = Library(tool="g++", output=LIBRARY, units=(unit,), flags=SHARED)
     with report_to(sys.stderr) as progress:
-        return compile_libraries([made], sources, Store(STORE), progress)[made.output]
+        return compile_libraries([made], sources, Store(store), progress)[made.output]
 
 
 def script(bundle: Path, manifest: Manifest, text: str) -> list[int]:
