@@ -50,6 +50,6 @@ CMD ["serve"]
 COPY --from=interpreter /tree/ /
 COPY --from=packages /tree/ /
 # Empty unless a checkpoint is baked in; otherwise one is mounted here.
-COPY weights/ /weights/
+COPY checkpoint/ /
 COPY --from=bundle /tree/ /
 COPY --from=package /tree/ /

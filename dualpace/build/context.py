@@ -97,10 +97,11 @@ def _fill(archive: tarfile.TarFile, bundle: Path, manifest: Manifest, wheels: Pa
     _add(archive, "stage.py", PACKAGE / "build" / "stage.py")
     for wheel in sorted(wheels.iterdir()):
         _add(archive, f"wheels/{wheel.name}", wheel)
-    archive.addfile(_entry("weights", 0o755, tarfile.DIRTYPE))
+    folder = f"checkpoint{WEIGHTS}"
+    archive.addfile(_entry(folder, 0o755, tarfile.DIRTYPE))
     if weights and manifest.weights:
         for name in sorted(manifest.weights.files):
-            _add(archive, f"weights/{name}", weights / name)
+            _add(archive, f"{folder}/{name}", weights / name)
     for name in sorted(manifest.files):
         _add(archive, f"bundle/{name}", bundle / name)
     _write(archive, f"bundle/{MANIFEST}", in_image(manifest).model_dump_json(indent=1))

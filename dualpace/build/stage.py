@@ -25,6 +25,8 @@ LEFT_OUT = ("__pycache__", "site-packages", "dist-packages", "test", "tests", "i
 TRIMMED = ("bin", "pip", "pip-*", "torch/include", "torch/share", "torch/test", "torch/bin/[!t]*", "torch/bin/test*",
            "torch/lib/libjitbackend_test.so", "torch/lib/libtorchbind_test.so", "torch/lib/libbackend_with_compiler.so",
            "torch/lib/libaoti_custom_ops.so")  # fmt: skip
+# What torch imports only to trace, compile or test models. It is there, but its bytecode would be half of the image's.
+NEVER_IMPORTED = re.compile(r"/site/(sympy|networkx|mpmath|setuptools|torch/(_inductor|_dynamo|testing/_internal))/")
 
 
 def copy_python(tree: Path) -> None:
@@ -72,7 +74,7 @@ def normalise(tree: Path) -> None:
     # Checked against no source: a layer's times say nothing, and nobody edits what is in an image.
     unchecked = PycInvalidationMode.UNCHECKED_HASH
     compileall.compile_dir(tree, maxlevels=99, quiet=2, workers=0, stripdir=str(tree), prependdir="/",
-                           invalidation_mode=unchecked)  # fmt: skip
+                           invalidation_mode=unchecked, rx=NEVER_IMPORTED)  # fmt: skip
     for folder, _, names in os.walk(tree, topdown=False):
         for path in (*(Path(folder, name) for name in names), Path(folder)):
             if not path.is_symlink():

@@ -3,6 +3,7 @@
 import io
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -49,11 +50,13 @@ def test_a_context_has_what_serves_and_no_template_or_weight(bundle, wheels):
     assert {"Dockerfile", "stage.py", "wheels/a.whl", f"bundle/{MANIFEST}", "app/bin/dualpace"} <= names
     assert {"app/dualpace/appliance/app.py", "app/dualpace/engine/serve.py", "app/dualpace/cli/health.py"} <= names
     assert members(bundle, wheels)["Dockerfile"].decode().endswith('\nLABEL a.b="c \\"d\\""\n')
-    assert not [name for name in names if "templates/" in name or "__pycache__" in name or name.startswith("weights/")]
+    assert not [
+        name for name in names if "templates/" in name or "__pycache__" in name or name.startswith("checkpoint/")
+    ]
 
 
 def test_weights_are_in_a_context_that_bakes_them_in(bundle, wheels, tmp_path):
-    assert members(bundle, wheels, tmp_path / "weights")["weights/model.safetensors"] == b"weights"
+    assert members(bundle, wheels, tmp_path / "weights")["checkpoint/weights/model.safetensors"] == b"weights"
 
 
 def test_an_image_finds_weights_and_keys_where_they_are_mounted_and_says_nothing_of_this_machine(
@@ -80,7 +83,7 @@ def test_a_file_that_is_gone_fails_the_context(bundle, wheels, tmp_path):
 def test_the_dockerfile_has_the_bundle_where_the_manifest_is_read():
     text = (SPECS.parent / "Dockerfile").read_text()
     assert f"DUALPACE_BUNDLE={BUNDLE}" in text
-    assert f"COPY weights/ {WEIGHTS}/" in text
+    assert "COPY checkpoint/ /\n" in text
 
 
 def test_without_an_engine_the_bundle_is_built_and_that_is_said(bundle, monkeypatch):
@@ -108,6 +111,20 @@ def test_no_weights_can_be_baked_in_that_are_not_here(bundle):
     options = image.Options(bake_weights=True)
     with pytest.raises(BuildError, match="no checkpoint here to bake in: build without --bake-weights"):
         image.build_image(None, SPECS / "quickstart.yaml", bundle, absent, options, None, None)
+
+
+def test_both_names_are_pushed_and_what_the_registry_refuses_is_said(said):
+    def push(repository: str, tag: str, **_: object) -> list[dict[str, str]]:
+        pushed.append((repository, tag))
+        return [{"status": "Pushing", "progress": "1/2"}, {"error": "denied"} if tag == "refused" else {}]
+
+    pushed: list[tuple[str, str]] = []
+    client = SimpleNamespace(api=SimpleNamespace(push=push))
+    image.push(client, ("a.example:5000/b:quickstart", "a.example:5000/b:latest"), said)
+    assert pushed == [("a.example:5000/b", "quickstart"), ("a.example:5000/b", "latest")]
+    assert said.steps[0] == "push a.example:5000/b:quickstart: Pushing 1/2"
+    with pytest.raises(BuildError, match=r"^the engine says: denied$"):
+        image.push(client, ("a.example:5000/b:refused",), said)
 
 
 def test_what_the_engine_complains_of_is_the_error_with_what_it_wrote_before():
