@@ -7,7 +7,6 @@ the API's error object. Bodies are bounded where they are read, see `limits`.
 import asyncio
 from typing import Any, cast
 
-from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -96,7 +95,7 @@ class Protocol(HttpToolsProtocol):
         self._unset_deadline()
         super().on_headers_complete()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         cast(dict[str, Any], cycle.scope)[PIPE] = Pipe(self.transport, self.flow, cycle)
         super()._start_asgi_task(cycle, app)
