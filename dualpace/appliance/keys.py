@@ -56,6 +56,7 @@ class Account:
 
     def spend(self, tokens: int) -> None:
         """Count tokens that a request has read or written. What it takes beyond the limit delays the next one."""
+        self.settle()  # what flowed back before this is no more than a minute's
         self._ledger.add(self._key, tokens=tokens)
 
     def settle(self) -> None:

@@ -10,6 +10,7 @@ from dualpace.plan.api_keys import MOST_KEYS
 
 _NAME = 8  # bytes
 _NAMES = MOST_KEYS * _NAME
+_NONE = bytes(_NAME)
 _BYTES = _NAMES + 2 * 8 * MOST_KEYS
 
 
@@ -49,11 +50,20 @@ class Ledger:
         return bool(self._missing or self._others)
 
     def open(self, names: Sequence[bytes]) -> None:
-        """Have these keys on the page, with what there was of them."""
-        before = {name: self._own_counts(name) for name in names}
-        self._own.names[:] = b"".join(names).ljust(_BYTES, b"\0")
-        for name, counts in before.items():
-            self.add(name, *counts)
+        """Have these keys on the page, with what there was of them.
+
+        They keep their places, for others read the page meanwhile: what falls and rises again would count twice.
+        """
+        page, wanted = self._own, set(names)
+        places = range(0, _NAMES, _NAME)
+        held = {page.names[at : at + _NAME]: at for at in places}
+        for name in held.keys() - wanted:
+            page.names[held[name] : held[name] + _NAME] = _NONE
+        free = (at for at in places if page.names[at : at + _NAME] == _NONE)
+        for name in wanted - held.keys():
+            at = next(free)
+            page.counts[2 * at // _NAME] = page.counts[2 * at // _NAME + 1] = 0
+            page.names[at : at + _NAME] = name
 
     def add(self, name: bytes, requests: int = 0, tokens: int = 0) -> None:
         """Count what a key uses here."""

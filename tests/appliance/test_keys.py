@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from dualpace.appliance import keys as keys_module
 from dualpace.appliance.errors import ApiError
 from dualpace.appliance.keys import Account, Keys
-from dualpace.appliance.ledger import Ledger
+from dualpace.appliance.ledger import Ledger, name_of
 from dualpace.plan.api_keys import MOST_KEYS, ApiKey, parse_api_keys
 
 from .conftest import Frontend, ServeToy, wait_for
@@ -92,6 +93,9 @@ def test_tokens_come_back_evenly_and_no_more_than_a_minutes():
     assert refusal(account) is None
     account.spend(60)
     assert refusal(account) == 1
+    now[0] = 2000.0
+    account.spend(90)
+    assert refusal(account) == 31
 
 
 def accounts(limits: ApiKey, ledger: Ledger, now: list[float]) -> list[Account]:
@@ -132,6 +136,28 @@ def test_what_a_dead_frontend_had_under_way_is_over_when_it_is_back(tmp_path: Pa
     assert refusal(here) == 1
     (back,) = accounts(limits, Ledger(tmp_path / "rings", 1, 2), now)
     assert [refusal(account) for account in (here, back)] == [None, None]
+
+
+def test_what_was_spent_is_read_as_it_is_while_keys_come_and_go(tmp_path: Path):
+    here, there = (Ledger(tmp_path / "rings", frontend, 2) for frontend in range(2))
+    key, *others = (name_of(b"%d" % i) for i in range(500))
+    there.open([key])
+    there.add(key, requests=2, tokens=7)
+    seen: set[tuple[int, int]] = set()
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            seen.add(here.totals(key))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for begin in range(200):
+        there.open([*others[begin : begin + 250], key])
+    over.set()
+    reader.join()
+    assert seen == {(2, 7)}
+    assert there.totals(others[0]) == (0, 0)
 
 
 @pytest.fixture
