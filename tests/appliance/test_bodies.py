@@ -109,6 +109,5 @@ def test_a_large_body_is_parsed_off_the_event_loop(toy: Frontend, monkeypatch: p
     monkeypatch.setattr(aside, "json", SimpleNamespace(loads=loads))
     for size in (10, 100_000):
         assert post(toy, "/v1/completions", COMPLETION | {"user": "x" * size}).status_code == 200
-    inline, large = threads
+    [large] = threads  # pydantic reads small ones itself
     assert large.startswith("aside")
-    assert not inline.startswith("aside")
