@@ -9,8 +9,10 @@ from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
-# What may wait for whoever reads the log; beyond that, lines are left out and counted.
+# What may wait for whoever reads the log, and in characters of what requests say; beyond that, lines are left out and
+# counted.
 LINES = 10_000
+CHARACTERS = 64 << 20
 GATHER_S = 0.1
 CLOSE_S = 2.0
 
@@ -44,13 +46,15 @@ class JsonLines(logging.Handler):
         self._common = common
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._left_out = 0
+        # Each is changed by one side alone.
+        self._put = self._taken = 0
         self._closing = threading.Event()
         self._writer = threading.Thread(target=self._write, name="log", daemon=True)
         self._writer.start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a record. Of exceptions the type and the place are told, not the text, which may quote a request."""
-        if self._lines.qsize() >= LINES:
+        if self._lines.qsize() >= LINES or self._put - self._taken >= CHARACTERS:
             self._left_out += 1
             return
         line = {
@@ -64,6 +68,7 @@ class JsonLines(logging.Handler):
             line["lines_left_out"], self._left_out = self._left_out, 0
         if record.exc_info and (error := record.exc_info[1]):
             line["exception"] = _told(error)
+        self._put += _size(line)
         self._lines.put(line)
 
     def close(self) -> None:
@@ -76,6 +81,7 @@ class JsonLines(logging.Handler):
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
             self._stream.write(json.dumps(line, default=str) + "\n")
+            self._taken += _size(line)
             if self._lines.empty():
                 self._stream.flush()
                 # Lines gather, for to wake this thread costs the one that answers requests more than a line does.
@@ -85,6 +91,10 @@ class JsonLines(logging.Handler):
 def log_to(stream: TextIO, common: dict[str, Any]) -> None:
     """Send all that this process logs to `stream`."""
     logging.basicConfig(handlers=[JsonLines(stream, common)], level=logging.INFO)
+
+
+def _size(line: dict[str, Any]) -> int:
+    return sum(len(value) for value in line.values() if isinstance(value, str))
 
 
 def _told(error: BaseException) -> list[str]:

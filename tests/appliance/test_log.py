@@ -186,22 +186,23 @@ def test_an_exception_is_told_by_type_and_place_and_not_by_its_text(logger: logg
     assert "wrote" not in stream.getvalue()
 
 
+@pytest.mark.parametrize(("name", "most", "text"), [("LINES", 5, ""), ("CHARACTERS", 5_000, "x" * 1_000)])
 def test_a_reader_that_stalls_holds_up_nobody_and_what_it_misses_is_counted(
-    logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+    logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, name: str, most: int, text: str
 ):
     class Stalled(io.StringIO):
         def write(self, text: str) -> int:
             reads.wait()
             return super().write(text)
 
-    monkeypatch.setattr(log, "LINES", 5)
+    monkeypatch.setattr(log, name, most)
     reads, stream = threading.Event(), Stalled()
     handler = JsonLines(stream, {})
     logger.addHandler(handler)
     event(logger, logging.INFO, "first", {})
     wait_for(lambda: handler._lines.empty())  # the writer has it, and waits
     for number in range(20):
-        event(logger, logging.INFO, "more", {"number": number})
+        event(logger, logging.INFO, "more", {"number": number, "body": text})
     reads.set()
     wait_for(lambda: handler._lines.empty())
     event(logger, logging.INFO, "last", {})
