@@ -1,8 +1,13 @@
-"""`/tokenize` and `/detokenize`: what a prompt becomes, as vLLM's routes of these names have it."""
+"""`/tokenize` and `/detokenize`: what a prompt becomes, as vLLM's routes of these names have it.
+
+A text may be far longer than any prompt, so all that grows with it is done aside, up to the answer's last byte.
+"""
 
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic_core import to_json
+from starlette.responses import Response
 
 from dualpace.appliance.aside import aside
 from dualpace.appliance.deployment import Deployment
@@ -18,26 +23,41 @@ from dualpace.model.tokenizer import Tokenizer
 def add_tokenization(app: FastAPI, deployment: Deployment, guarded: list[Any]) -> None:
     """Add the routes to `app`; `guarded` is what keeps others out."""
 
-    @app.post("/tokenize", responses=BODY_ERRORS, dependencies=guarded)
-    async def tokenize(body: TokenizeRequest) -> Tokenized:
+    @app.post("/tokenize", response_model=Tokenized, responses=BODY_ERRORS, dependencies=guarded)
+    async def tokenize(body: TokenizeRequest) -> Response:
         """The token ids of a text, or of a chat as the model's template writes it."""
         check_model(body.model, deployment.name)
         tokenizer = deployment.tokenizer
         if tokenizer is None:
             raise invalid(f"The model '{deployment.name}' has no tokenizer; it takes token ids.")
+
+        def answer() -> bytes:
+            tokens = _tokens(body, deployment, tokenizer)
+            texts = [tokenizer.token_text(token) or "" for token in tokens] if body.return_token_strs else None
+            limit = deployment.max_context
+            return to_json(
+                Tokenized.model_construct(count=len(tokens), max_model_len=limit, tokens=tokens, token_strs=texts)
+            )
+
         try:
-            tokens = await aside(lambda: _tokens(body, deployment, tokenizer), _characters(body))
+            return _json(await aside(answer, _characters(body)))
         except ChatError as error:
             raise invalid(str(error), "messages") from error
-        texts = [tokenizer.token_text(token) or "" for token in tokens] if body.return_token_strs else None
-        return Tokenized(count=len(tokens), max_model_len=deployment.max_context, tokens=tokens, token_strs=texts)
 
-    @app.post("/detokenize", responses=BODY_ERRORS, dependencies=guarded)
-    async def detokenize(body: DetokenizeRequest) -> Detokenized:
+    @app.post("/detokenize", response_model=Detokenized, responses=BODY_ERRORS, dependencies=guarded)
+    async def detokenize(body: DetokenizeRequest) -> Response:
         """The text of token ids, without special tokens."""
         check_model(body.model, deployment.name)
-        check_ids(body.tokens, deployment, "tokens")
-        return Detokenized(prompt=await aside(lambda: deployment.text_of(body.tokens), len(body.tokens)))
+
+        def answer() -> bytes:
+            check_ids(body.tokens, deployment, "tokens")
+            return to_json(Detokenized(prompt=deployment.text_of(body.tokens)))
+
+        return _json(await aside(answer, len(body.tokens)))
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
 
 
 def _characters(body: TokenizeRequest) -> int:

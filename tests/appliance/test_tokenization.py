@@ -1,6 +1,11 @@
 """Prompts as token ids and back."""
 
+import threading
+
 import pytest
+from pydantic_core import to_json
+
+from dualpace.appliance import tokenization
 
 from .bundles import BOS, CONTEXT, VOCAB
 from .conftest import Frontend, ServeToy
@@ -71,6 +76,27 @@ def test_a_model_without_a_tokenizer_says_so(serve: ServeToy):
     toy = serve(with_tokenizer=False)
     assert "takes token ids" in post(toy, "/tokenize", {"prompt": "x"}).json()["error"]["message"]
     assert post(toy, "/detokenize", {"tokens": [5, 6]}).json() == {"prompt": "5 6 "}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": "x " * 50_000, "return_token_strs": True}),
+        ("/detokenize", {"tokens": [70] * 50_000}),
+    ],
+)
+def test_a_long_text_keeps_no_other_request_waiting(
+    toy: Frontend, monkeypatch: pytest.MonkeyPatch, path: str, body: dict
+):
+    threads = []
+
+    def noting(answer: object) -> bytes:
+        threads.append(threading.current_thread().name)
+        return to_json(answer)
+
+    monkeypatch.setattr(tokenization, "to_json", noting)
+    assert post(toy, path, body).status_code == 200
+    assert [name.partition("_")[0] for name in threads] == ["aside"]
 
 
 def test_special_tokens_have_no_text(toy: Frontend):

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -254,6 +255,33 @@ def test_a_client_that_reads_nothing_is_ended_alone(appliance: Appliance):
         eventually(lambda: rows(appliance) == 0, seconds=60)
         counters = status(appliance).counters
         assert (counters.aborted, counters.finished) == (8, 1)
+
+
+def test_health_answers_at_each_frontend_beside_1280_requests_at_once(appliance: Appliance):
+    body = json.dumps(BODY | {"max_tokens": 20}).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    def seconds() -> float:
+        """Of CPU that the frontends have had: a machine that does other work makes all of this slower."""
+        spent = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in frontends(appliance)]
+        return sum(int(ticks) for stat in spent for ticks in stat[11:13]) / os.sysconf("SC_CLK_TCK")
+
+    with ExitStack() as stack:
+        by_process = connections(appliance, stack)
+        clients = [stack.enter_context(socket.create_connection(appliance.address)) for _ in range(1280)]
+        for client in clients:
+            client.sendall(request)
+        begun = seconds()
+        for connection in by_process.values():
+            connection.request("GET", "/health")
+        for connection in by_process.values():
+            reply = connection.getresponse()
+            assert (reply.status, reply.read()[:14]) == (200, b'{"status":"ok"')
+        assert seconds() - begun < 2 * FRONTENDS
+        answers = Counter(client.makefile("rb").readline().split()[1] for client in clients)
+    assert set(answers) <= {b"200", b"429"}
+    assert answers[b"200"] >= 16
 
 
 def test_the_end_lets_each_frontend_drain_within_its_limit(bundle: Path):
