@@ -20,8 +20,8 @@ _Params = fixed_view("RequestParams")
 _Record = fixed_view("TokenRecord")
 _Tops = fixed_view("TopLogprobs")
 _Status = fixed_view("EngineStatus")
-_STATUS = fixed_reader("EngineStatus")
-_TOKEN_RECORD = fixed_reader("TokenRecord")
+_STATUS, _STATUS_NAMES = fixed_reader("EngineStatus")
+_TOKEN_RECORD, _ = fixed_reader("TokenRecord")
 _FINISHES = tuple(Finish)
 
 
@@ -216,14 +216,9 @@ class FrontendRing:
         status = _Status()
         self._library.dp_ring_status(self._handle, ctypes.byref(status))
         alive = bool(self._library.dp_ring_engine_alive(self._handle))
-        (
-            heartbeat, steps, ready, stopped, running, waiting, waiting_tokens,
-            free_pages, cached_pages, total_pages, epoch, *counters,
-        ) = _STATUS.unpack_from(status)  # fmt: skip
-        return Status(
-            epoch, heartbeat, steps, running, waiting, waiting_tokens, free_pages, cached_pages, total_pages,
-            bool(ready), bool(stopped), alive, *counters,
-        )  # fmt: skip
+        shown = dict(zip(_STATUS_NAMES, _STATUS.unpack_from(status), strict=True))
+        ready, stopped = bool(shown.pop("ready")), bool(shown.pop("stopped"))
+        return Status(**shown, ready=ready, stopped=stopped, alive=alive)
 
     def close(self) -> None:
         """Give up the ring; the engine ends what is left of its requests."""

@@ -7,7 +7,7 @@ ring memory; a reader refuses another.
 
 import ctypes
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
@@ -171,24 +171,22 @@ def fixed_view(name: str) -> type[ctypes.Structure]:
     return _view(name, {})
 
 
-def fixed_reader(name: str) -> Reader:
-    """Reads the numbers of a struct, those of structs in it too, whose layout is the same for every plan; no bytes.
+def fixed_reader(name: str) -> tuple[Reader, tuple[str, ...]]:
+    """Reads the numbers of a struct whose layout is the same for every plan, those of structs in it too; their names.
 
-    It takes a fraction of the time that ctypes does.
+    Bytes are left out. It takes a fraction of the time that ctypes does.
     """
-    return Reader("=" + _codes(name))
+    members = tuple(_flat(name))
+    return Reader("=" + "".join(code for _, code in members)), tuple(name for name, code in members if code[-1] != "x")
 
 
-def _codes(name: str) -> str:
-    codes = (
-        f"{member.size}x"
-        if member.field.type == "u8"
-        else SCALARS[member.field.type].code
-        if member.field.type in SCALARS
-        else _codes(member.field.type)
-        for member in _place(_BY_NAME[name], {})
-    )
-    return "".join(codes)
+def _flat(name: str) -> Iterator[tuple[str, str]]:
+    for member in _place(_BY_NAME[name], {}):
+        field = member.field
+        if field.type not in SCALARS:
+            yield from _flat(field.type)
+        else:
+            yield field.name, f"{member.size}x" if field.type == "u8" else SCALARS[field.type].code
 
 
 def _view(name: str, known: Constants) -> type[ctypes.Structure]:

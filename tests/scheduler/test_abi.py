@@ -75,3 +75,18 @@ def test_enums_are_spelled_out_for_cpp():
     members = ", ".join(f"k{name} = {value}" for name, value in [("None", 0), ("Stop", 1), ("Length", 2)])
     assert f"enum class Finish : uint32_t {{ {members}" in abi.structs_text(ROOMY)
     assert Finish.ENGINE_GONE == 5
+
+
+@pytest.mark.parametrize("name", ["TokenRecord", "EngineStatus"])
+def test_numbers_are_read_as_ctypes_has_them(name):
+    reader, names = abi.fixed_reader(name)
+    view = abi.fixed_view(name)
+    raw = bytes(at % 61 + 1 for at in range(ctypes.sizeof(view)))
+    read = dict(zip(names, reader.unpack(raw), strict=True))
+    struct = view.from_buffer_copy(raw)
+    for member, kind in view._fields_:
+        value = getattr(struct, member)
+        if isinstance(value, ctypes.Structure):
+            assert {name: read[name] for name, _ in kind._fields_} == {n: getattr(value, n) for n, _ in kind._fields_}
+        elif isinstance(value, int | float):
+            assert read[member] == value
