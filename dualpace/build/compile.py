@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Lock
 
 from dualpace.build.errors import BuildError, compile_error
 from dualpace.build.headers import find_headers
@@ -54,13 +55,21 @@ def _library_key(library: Library, sources: Mapping[str, str]) -> str:
 
 def _compile(units: Mapping[str, Unit], sources: Mapping[str, str], store: Store, progress: Progress) -> None:
     numbers = count(1)
+    under_way: dict[str, str] = {}
+    change = Lock()
 
     def make(folder: Path, key: str, unit: Unit) -> None:
         number = f"{next(numbers)} of {len(units)}"
-        progress.step(f"compile {number}: {unit.label}")
+        with change:
+            under_way[key] = f"compile {number}: {unit.label}"
+            progress.step(under_way[key])
         start = time.monotonic()
         store.add(key, lambda entry: _compile_unit(unit, sources, folder, entry, progress))
         progress.note(f"compiled {number}: {unit.label}, {time.monotonic() - start:.1f} s")
+        with change:  # what lasts longest is said last
+            del under_way[key]
+            if under_way:
+                progress.step(next(reversed(under_way.values())))
 
     with tempfile.TemporaryDirectory(prefix="dualpace-") as name:
         folder = Path(name)

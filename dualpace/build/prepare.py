@@ -30,16 +30,32 @@ def prepare_model(plan: Plan, store: Store, progress: Progress) -> tuple[Path, W
 
     A checkpoint that is not there yet is named without hashes, and the bundle has no tokenizer. Raises BuildError.
     """
-    source = plan.weights.path or plan.weights.hub
-    if source and not (plan.weights.path and Path(plan.weights.path).exists()):
-        name, _, revision = plan.weights.hub.partition("@")
-        remedy = f"run `hf download {name} --revision {revision}`" if name else "put the checkpoint there"
+    if remedy := _remedy(plan):
+        source = _source(plan)
         progress.note(f"{source} is not here: the bundle has no tokenizer; to serve it, {remedy} and build again")
-        absent = plan.model_copy(update={"weights": Weights(kind="random")})
-        return _prepared(absent, store, progress) / MODEL, WeightFiles(folder=source, files={})
+        bare = plan.model_copy(update={"weights": Weights(kind="random")})
+        return _prepared(bare, store, progress) / MODEL, WeightFiles(folder=source, files={})
     entry = _prepared(plan, store, progress)
     folder = _weights_folder(entry)
     return entry / MODEL, _weight_files(folder, store, progress) if folder else None
+
+
+def absent(plan: Plan) -> str:
+    """What to say where the checkpoint of `plan` is not here, with the remedy; "" if it is, or weights are random."""
+    remedy = _remedy(plan)
+    return remedy and f"{_source(plan)} is not here: {remedy}"
+
+
+def _remedy(plan: Plan) -> str:
+    """What brings the checkpoint of `plan` here, as a clause; "" where nothing has to."""
+    if not _source(plan) or (plan.weights.path and Path(plan.weights.path).exists()):
+        return ""
+    name, _, revision = plan.weights.hub.partition("@")
+    return f"run `hf download {name} --revision {revision}`" if name else "put the checkpoint there"
+
+
+def _source(plan: Plan) -> str:
+    return plan.weights.path or plan.weights.hub
 
 
 def _prepared(plan: Plan, store: Store, progress: Progress) -> Path:

@@ -11,6 +11,7 @@ import typer
 from dualpace.cli.build import build_plan
 from dualpace.cli.inputs import SourcePath, StorePath, ThreadCount, load_plan
 from dualpace.cli.terminal import fail, show, write
+from dualpace.exits import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +117,7 @@ def served(
     What cannot be served here is refused before it is built; `refuse` ends the command for what it finds wrong.
     """
     from dualpace import gpu
+    from dualpace.build.prepare import absent
     from dualpace.plan.manifest import BundleError, read_manifest
 
     try:
@@ -127,6 +129,8 @@ def served(
     if plan.target.kind == "cuda" and not gpu.there_is_one():
         fail(gpu.lacking(str(source), plan.target.name))
     refuse(plan)
+    if complaint := absent(plan):
+        fail(complaint, Exit.WEIGHTS)
     return build_plan(source, plan, None, store)
 
 

@@ -1,9 +1,11 @@
 """Sources become libraries: what is compiled, when, and to which bytes."""
 
 import ctypes
+from threading import Event
 
 import pytest
 
+from dualpace.build import compile as compiling
 from dualpace.build.compile import compile_libraries
 from dualpace.build.errors import BuildError
 from dualpace.build.store import Store
@@ -36,6 +38,29 @@ def test_a_library_is_what_its_sources_say(tmp_path, said):
     assert (loaded.dp_one(), loaded.dp_two()) == (16, 2)
     assert said.steps[0].startswith("compile 1 of 2: ")
     assert len(said.notes) == 2, "each unit says when it is done, and no compiler had a warning"
+
+
+def test_the_step_is_one_that_is_still_being_compiled(tmp_path, said, monkeypatch):
+    quick_is_done = Event()
+    compile_unit = compiling._compile_unit
+
+    def compile_in_order(unit, *arguments):
+        if unit.label == "one":
+            assert quick_is_done.wait(60)
+        compile_unit(unit, *arguments)
+
+    def note(text):
+        said.notes.append(text)
+        if ": two, " in text:
+            # What is said next is said before the other ends: it waits for it.
+            said.step = lambda step: (said.steps.append(step), quick_is_done.set())
+
+    monkeypatch.setattr(compiling, "_compile_unit", compile_in_order)
+    monkeypatch.setattr(compiling.os, "sched_getaffinity", lambda _: {0, 1})
+    said.note = note
+    compile_libraries(BOTH, SOURCES, Store(tmp_path), said)
+    steps = [step.rpartition(" ")[2] for step in said.steps]
+    assert steps[2] == "one"
 
 
 def test_the_second_build_compiles_nothing(tmp_path, said):

@@ -47,3 +47,15 @@ def test_nothing_is_built_for_an_address_that_another_has(tmp_path):
     assert result.returncode == 2
     assert f"dualpace: cannot listen on 127.0.0.1:{port}: Address already in use" in result.stderr
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("generate", "--prompt", "a"), ("bench",)])
+def test_nothing_is_built_to_be_served_without_its_checkpoint(command, tmp_path):
+    spec = tmp_path / "specs" / "quickstart.yaml"
+    spec.parent.mkdir()
+    spec.write_text((SPECS / "quickstart.yaml").read_text())
+    result = dualpace(command[0], spec, *command[1:], "--store", tmp_path / "store")
+    assert result.returncode == 5
+    checkpoint = tmp_path / "models" / "gemma-3-270m.gguf"
+    assert result.stderr == f"dualpace: {checkpoint} is not here: put the checkpoint there\n"
+    assert not (tmp_path / "store").exists()
