@@ -1,6 +1,7 @@
 """The address that a deployment is served at."""
 
 import socket
+import ssl
 
 
 def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -22,3 +23,11 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
 def refused(host: str, port: int, error: OSError) -> str:
     """What to say about an address that cannot be had."""
     return f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and --port"
+
+
+def unreached(error: object) -> str:
+    """Why a server could not be reached, with the remedy where there is one."""
+    remedy = (
+        "; SSL_CERT_FILE=FILE trusts the certificate in FILE" if isinstance(error, ssl.SSLCertVerificationError) else ""
+    )
+    return f"{error or type(error).__name__}{remedy}"

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dualpace.address import unreached
+
 TIMEOUT_S = 5.0
 KEPT_S = 60.0
 _SAMPLE = re.compile(r"(?P<name>dualpace_\w+)\{(?P<labels>.*)\} (?P<value>\S+)")
@@ -90,7 +92,7 @@ def _get(url: str, key: str, refused: int = 0) -> str:
         remedy = "; name a file of keys with --api-key-file" if error.code == http.HTTPStatus.UNAUTHORIZED else ""
         raise ScrapeError(f"{url} answers {error.code} {error.reason}{remedy}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ScrapeError(f"{url} cannot be read: {getattr(error, 'reason', error)}") from error
+        raise ScrapeError(f"{url} cannot be read: {unreached(getattr(error, 'reason', error))}") from error
 
 
 class Looks:

@@ -50,9 +50,8 @@ def compare(a: Result, b: Result) -> list[Ratio]:
 
 def title(load: Load) -> str:
     """The load in a few words."""
-    how = (
-        f"{load.rate:g} requests/s" if load.rate else f"{load.concurrency} clients" if load.concurrency else "as traced"
-    )
+    clients = "1 client" if load.concurrency == 1 else f"{load.concurrency} clients"
+    how = f"{load.rate:g} requests/s" if load.rate else clients if load.concurrency else "as traced"
     beside = load.interference
     others = f", beside {beside.workers} x {beside.kind}" if beside.workers else ""
     return f"{load.workload}, {how}{others}"

@@ -1,5 +1,6 @@
 """The figures of a run, from what was recorded."""
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -155,7 +156,9 @@ def figure(estimate: Estimate) -> Figure:
 def _lag(record: Record, cpu: float, latencies: Mapping[str, Latency]) -> Lag:
     sent, seen = record.sent_late.counts, record.seen_late.counts
     late = max(of_histogram(sent, 0.99), of_histogram(seen, 0.99))
-    felt = min((latencies[name].quantiles["p50"].value for name in ("ttft", "itl") if name in latencies), default=0.0)
+    felt = min(
+        (latencies[name].quantiles["p50"].value for name in ("ttft", "itl") if name in latencies), default=math.inf
+    )
     return Lag(
         sending_p50=of_histogram(sent, 0.5),
         sending_p99=of_histogram(sent, 0.99),

@@ -6,6 +6,8 @@ import ssl
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from dualpace.address import unreached
+
 PATIENCE_S = 10.0
 
 
@@ -47,11 +49,13 @@ def describe(url: str, key: str, certificate: str | None = None) -> Described:
         response = connection.getresponse()
         body = response.read()
         if response.status != http.HTTPStatus.OK:
-            raise ServerError(f"{url} answers {response.status} {response.reason} for {path}")
+            keyless = response.status == http.HTTPStatus.UNAUTHORIZED
+            remedy = "; name a key with --api-key or OPENAI_API_KEY" if keyless else ""
+            raise ServerError(f"{url} answers {response.status} {response.reason} for {path}{remedy}")
         card = json.loads(body)["data"][0]
         return Described(str(card["id"]), card.get("max_model_len"), response.headers.get("server", ""))
     except (OSError, http.client.HTTPException) as error:
-        raise ServerError(f"{url} cannot be reached: {error or type(error).__name__}") from error
+        raise ServerError(f"{url} cannot be reached: {unreached(error)}") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ServerError(f"{url} does not list its models: is it an OpenAI-compatible server?") from error
     finally:

@@ -20,6 +20,12 @@ def warnings(run: Run) -> tuple[str, ...]:
         )
     if failed := run.requests - run.succeeded:
         found.append(f"{failed} of {run.requests} requests failed; latencies are of those that did not.")
+    if not run.requests and run.load.warm_up:
+        return (
+            *found,
+            f"No request began after the warm-up of {run.load.warm_up:g} s: "
+            "measure for longer than an answer takes, with --duration.",
+        )
     if not run.succeeded:
         return (*found, "No request succeeded: there are no latencies.")
     ttft = run.latencies["ttft"]

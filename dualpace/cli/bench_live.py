@@ -30,7 +30,9 @@ def live(load: Load, stream: TextIO) -> Iterator[Say]:
         seconds = progress.elapsed - recent[0].elapsed
         pace = (progress.pieces - recent[0].pieces) / seconds if seconds > 0 else 0.0
         failed = f", {progress.failed} failed" if progress.failed else ""
-        return f"{pace:,.0f} tokens/s, {progress.active} active, {progress.ended} done{failed}"
+        over = load.duration is not None and progress.elapsed > load.duration
+        last = ", time is up: no more are sent" if over else ""
+        return f"{pace:,.0f} tokens/s, {progress.active} active, {progress.ended} done{failed}{last}"
 
     if not stream.isatty():
         yield _lines(load, stream, state)

@@ -69,7 +69,7 @@ def test_a_server_is_saturated_step_by_step(server):
     done = bench(server.url, "--concurrency", 1, "--saturate", "--duration", "1s", "--workload", "fixed:8,8",
                  "--body", json.dumps({"script": {"ttft": 0.2}}))  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "fixed:8,8, 1 clients" in done.stdout
+    assert "fixed:8,8, 1 client," in done.stdout
     assert "fixed:8,8, 4 clients" in done.stdout
 
 

@@ -1,6 +1,8 @@
 """A failure of any kind is no success, and is counted as what it is."""
 
 import socket
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import pytest
 
@@ -55,7 +57,7 @@ def test_a_server_is_known_by_its_certificate_where_that_is_told(tmp_path):
             assert sum(run.errors.values()) == failed
             assert all(kind.startswith("connect: ") for kind in run.errors)
         assert describe(server.url, "", certificate).model == "scripted"
-        with pytest.raises(ServerError, match="certificate verify failed"):
+        with pytest.raises(ServerError, match=r"certificate verify failed.*; SSL_CERT_FILE=FILE trusts"):
             describe(server.url, "")
 
 
@@ -74,3 +76,17 @@ def test_a_closed_loop_goes_on_after_failures(server):
 def test_a_workload_that_is_not_understood(server, workload):
     with pytest.raises(OfferError, match=workload):
         server.offer({}, rate=1, requests=1, workload=workload)
+
+
+def test_a_server_that_wants_a_key_is_refused_with_the_options_that_name_one():
+    class Guarded(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(401)
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Guarded) as server:
+        Thread(target=server.handle_request).start()
+        with pytest.raises(ServerError, match=r"answers 401 .*; name a key with --api-key or OPENAI_API_KEY"):
+            describe(f"http://127.0.0.1:{server.server_port}", "")

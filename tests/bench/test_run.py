@@ -76,3 +76,13 @@ def test_the_load_generator_is_the_bottleneck_where_it_used_its_core():
     assert busy.lag.bottleneck
     assert "used 95% of its core" in busy.warnings[0]
     assert busy.warnings[-1].startswith("No request succeeded")
+
+
+def test_a_run_whose_requests_all_began_in_the_warm_up_says_so_and_blames_nobody():
+    load = Load(url="http://x", model="m", concurrency=4, duration=20, warm_up=2)
+    record = Record(0.0, load.warm_up)
+    record.seen(0.5)
+    found = run_of(load, "now", record, Ending(True, 0.02, None))
+    assert found.warnings == (
+        "No request began after the warm-up of 2 s: measure for longer than an answer takes, with --duration.",
+    )
