@@ -1,7 +1,6 @@
 """Work on requests that takes long: off the event loop, and little of it at a time."""
 
 import asyncio
-import contextlib
 import inspect
 import json
 from collections.abc import Callable, Coroutine
@@ -10,11 +9,13 @@ from typing import Any, TypeVar
 
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
+from dualpace.appliance.errors import ApiError, from_validation, invalid
 from dualpace.appliance.pace import clock
 
 T = TypeVar("T")
@@ -25,6 +26,8 @@ ARRIVED = "dualpace.arrived"
 SMALL_BYTES = 32768
 # What is tokenised so fast, in characters.
 SMALL_TEXT = 512
+# Of an object in a body: no field takes so many, and whoever checks one finds fault with each that is unknown.
+MOST_NAMES = 1000
 _WORKERS = ThreadPoolExecutor(4, thread_name_prefix="aside")
 # Parsing keeps the interpreter to itself: of several at once, the event loop would have to wait for all.
 _PARSER = ThreadPoolExecutor(1, thread_name_prefix="aside parser")
@@ -64,7 +67,13 @@ class ParsingRoute(APIRoute):
             if model and answers and (body := await request.body_at_once()):
                 response: Response = await self.endpoint(body=body, request=request)
                 return response
-            return await handle(request)
+            try:
+                return await handle(request)
+            except HTTPException as error:
+                # What keeps a body from being read, FastAPI tells in its own words.
+                if isinstance(error.__cause__, ApiError):
+                    raise error.__cause__ from None
+                raise
 
         return parsing
 
@@ -93,12 +102,32 @@ class _Parsed(Request):
         body = await self.body()
         self.scope[ARRIVED] = clock()
         if len(body) <= SMALL_BYTES:
-            return json.loads(body)
+            return _loads(body)
         return await asyncio.get_running_loop().run_in_executor(_PARSER, self._parse, body)
 
     def _parse(self, body: bytes) -> Any:
-        fields = json.loads(body)
-        # What does not fit the model is left to the route, which finds and tells the same.
-        with contextlib.suppress(ValidationError):
+        fields = _loads(body)
+        try:
             return self._model.model_validate(fields)
-        return fields
+        except ValidationError as error:
+            # Found again by the route, it would take as long once more, and hold up all other requests.
+            found = error.errors(include_url=False, include_input=False)
+            raise from_validation([{**one, "loc": ("body", *one["loc"])} for one in found]) from error
+
+
+def _loads(body: bytes) -> Any:
+    """The value of `body`. Raises JSONDecodeError where that says all, or else ApiError."""
+    try:
+        return json.loads(body, object_hook=_small)
+    except json.JSONDecodeError:
+        raise
+    except UnicodeDecodeError as error:
+        raise invalid(f"The request body is not valid JSON: it is no UTF-8 at byte {error.start}.") from error
+    except (ValueError, RecursionError) as error:
+        raise invalid("The request body has a number of too many digits, or lists and objects too deep.") from error
+
+
+def _small(names: dict[str, Any]) -> dict[str, Any]:
+    if len(names) > MOST_NAMES:
+        raise invalid(f"The request body has an object of {len(names)} names, at most {MOST_NAMES} are possible.")
+    return names

@@ -2,6 +2,9 @@
 
 Fields of the OpenAI API that this server knows and does not serve are declared with `refused`: they accept only the
 value that asks for nothing. Any other field is an error.
+
+One thing that does not fit is enough to refuse a body, and each that is found takes hundreds of times its own bytes: no
+list is searched for more.
 """
 
 from typing import Annotated, Any, Literal
@@ -191,7 +194,9 @@ class Message(Body):
     role: Literal["system", "developer", "user", "assistant"] = Field(
         description="Who speaks; developer is another name for system."
     )
-    content: Text | list[TextPart] = Field(description="A text, or a list of text parts, which are joined.")
+    content: Text | Annotated[list[TextPart], Field(fail_fast=True)] = Field(
+        description="A text, or a list of text parts, which are joined."
+    )
     name: Text | None = Field(None, description="The speaker's name, for templates that use it.")
 
     annotations: None = refused("annotations")
@@ -210,7 +215,7 @@ class ResponseFormat(Body):
 class ChatRequest(SamplingFields):
     """Body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)] = Field(description="The chat so far.")
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] = Field(description="The chat so far.")
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Most tokens to generate; the newer name of max_tokens."
     )
@@ -259,7 +264,7 @@ class TokenizeRequest(Body):
 
     model: Text | None = Field(None, description="The served model's name, if any.")
     prompt: Text | None = Field(None, description="A text.")
-    messages: Annotated[list[Message], Field(min_length=1)] | None = Field(
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = Field(
         None, description="A chat, which is written as the model's template has it."
     )
     add_special_tokens: bool | None = Field(

@@ -7,8 +7,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from pydantic import ValidationError
 
 from dualpace.appliance import aside, limits
+from dualpace.appliance.schema import Body, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 from .conftest import Frontend, ServeToy
 from .test_refusals import COMPLETION, SURROGATE, post
@@ -22,6 +24,67 @@ def test_a_body_that_is_not_a_json_object_is_refused(toy: Frontend, body: str | 
     response = toy.http.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == 400
     assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"model": "\xff"}', "UTF-8 at byte 11"),
+        (b"[" * 100_000, "too deep"),
+        (b'{"seed": 1%s}' % (b"0" * 5000), "digits"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_told_why(toy: Frontend, body: bytes, why: str):
+    for padding in (b"", b" " * 100_000):
+        response = toy.http.post(
+            "/v1/completions", content=body + padding, headers={"Content-Type": "application/json"}
+        )
+        assert response.status_code == 400
+        assert why in response.json()["error"]["message"]
+
+
+def many(value: object) -> list[object]:
+    return [value] * 1000
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        (ChatRequest, {"messages": many(1)}),
+        (ChatRequest, {"messages": many({})}),
+        (ChatRequest, {"messages": [{"role": "user", "content": many(1)}]}),
+        (ChatRequest, {"tools": many(1), "functions": many(1), "modalities": many(1)}),
+        (CompletionRequest, {"stop": many(1), "stop_token_ids": many("x")}),
+        (CompletionRequest, {"prompt": [*many(1), "x"]}),
+        (CompletionRequest, {"prompt": many({})}),
+        (TokenizeRequest, {"messages": many({})}),
+        (DetokenizeRequest, {"tokens": many("x")}),
+    ],
+)
+def test_what_does_not_fit_a_thousand_times_is_not_found_a_thousand_times(model: type[Body], fields: dict[str, object]):
+    base = {"messages": [{"role": "user", "content": "x"}]} if model is ChatRequest else {"prompt": "x"}
+    with pytest.raises(ValidationError) as found:
+        model.model_validate({"model": "toy"} | base | fields)
+    assert found.value.error_count() < 10
+
+
+def test_an_object_of_more_names_than_any_field_takes_is_refused_before_they_are_looked_at(toy: Frontend):
+    names = {f"name{index}": 1 for index in range(aside.MOST_NAMES + 1)}
+    user = {"user": "x" * 100_000}
+    for fields in (names, {"logit_bias": names}, {"stream_options": names}, {"prompt": [names]}):
+        error = post(toy, "/v1/completions", COMPLETION | user | fields).json()["error"]
+        assert f"at most {aside.MOST_NAMES}" in error["message"]
+
+
+@pytest.mark.parametrize("padding", ["x", "x" * 100_000])
+def test_a_large_body_is_refused_as_a_small_one(toy: Frontend, padding: str):
+    for fields, sentence in (
+        ({"temperature": 3}, "'temperature' is not valid: input should be less than or equal to 2."),
+        ({"foo": 3}, "Unrecognized request argument supplied: 'foo'."),
+    ):
+        response = post(toy, "/v1/completions", COMPLETION | {"user": padding} | fields)
+        assert response.status_code == 400
+        assert response.json()["error"]["message"] == sentence
 
 
 def test_a_lone_surrogate_in_a_field_name_is_refused(toy: Frontend):
@@ -102,9 +165,9 @@ def test_a_body_whose_client_leaves_before_its_end_is_no_request(serve: ServeToy
 def test_a_large_body_is_parsed_off_the_event_loop(toy: Frontend, monkeypatch: pytest.MonkeyPatch):
     threads = []
 
-    def loads(body: bytes) -> object:
+    def loads(body: bytes, **how: object) -> object:
         threads.append(threading.current_thread().name)
-        return json.loads(body)
+        return json.loads(body, **how)
 
     monkeypatch.setattr(aside, "json", SimpleNamespace(loads=loads))
     for size in (10, 100_000):
