@@ -58,14 +58,16 @@ class ParsingRoute(APIRoute):
         """The handler, given a request that has been parsed."""
         handle = super().get_route_handler()
         model = self.body_field.field_info.annotation if self.body_field else None
-        answers = inspect.signature(self.endpoint).return_annotation is Response
+        signature = inspect.signature(self.endpoint)
+        answers, takes_request = signature.return_annotation is Response, "request" in signature.parameters
 
         async def parsing(request: Request) -> Response:
             request = _Parsed(model, request)
             # An endpoint that makes its answer itself needs nothing of FastAPI but the body. What is wrong with one is
             # left to FastAPI to tell.
             if model and answers and (body := await request.body_at_once()):
-                response: Response = await self.endpoint(body=body, request=request)
+                with_request = {"request": request} if takes_request else {}
+                response: Response = await self.endpoint(body=body, **with_request)
                 return response
             try:
                 return await handle(request)
