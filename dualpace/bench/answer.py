@@ -7,6 +7,8 @@ from typing import Any
 DONE = b"[DONE]"
 # What a whole answer may end with. Others, such as "abort" and "error", say that the server gave it up.
 WHOLE = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter"})
+# A count beyond it is none.
+MOST_TOKENS = 1 << 32
 _TEXTS = ("content", "reasoning_content", "reasoning")
 
 
@@ -53,7 +55,7 @@ class Answer:
                 self.fail(f"stream: {kind_of(error)}")
                 return
             self._take(event, now)
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             self.fail("stream: not an event of the API")
 
     def _take(self, event: dict[str, Any], now: float) -> None:
@@ -64,11 +66,11 @@ class Answer:
             if text:
                 self.arrivals.append(now)
             if finish := choice.get("finish_reason"):
-                self.finish = finish
+                self.finish = str(finish)
         if usage := event.get("usage"):
-            self.usage = usage["completion_tokens"]
-            self.prompt = usage["prompt_tokens"]
-            self.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            self.usage = _count(usage["completion_tokens"])
+            self.prompt = _count(usage["prompt_tokens"])
+            self.cached = _count((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
 
     def fail(self, error: str) -> None:
         """It is no success; the first reason is kept."""
@@ -83,6 +85,13 @@ class Answer:
             self.fail(f"stream: ended with {self.finish or 'no finish reason'}")
         elif not self.arrivals:
             self.fail("stream: no text")
+
+
+def _count(tokens: object) -> int:
+    """`tokens` if that can be a number of them. Raises ValueError."""
+    if type(tokens) is not int or not 0 <= tokens < MOST_TOKENS:
+        raise ValueError(f"{tokens!r:.80} is no number of tokens")
+    return tokens
 
 
 def kind_of(error: object) -> str:

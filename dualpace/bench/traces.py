@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -15,13 +16,16 @@ CHARACTERS_PER_TOKEN = 4
 
 Count = Callable[[str], int]
 
+# What a line raises that is not as it should be.
+_WRONG = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+
 
 def read(path: Path, seed: int, count: Count) -> Iterator[Request]:
     """The requests of a file, whose format its content tells. Raises WorkloadError and OSError.
 
     ShareGPT's conversations come in an order that `seed` draws, over and over; `count` is the tokens of a text.
     """
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         first = file.readline()
     if first.startswith("{") and "input_length" in first:
         return _mooncake(path)
@@ -38,13 +42,14 @@ def read(path: Path, seed: int, count: Count) -> Iterator[Request]:
 def _mooncake(path: Path) -> Iterator[Request]:
     """A JSON object a line; timestamps in milliseconds."""
     begin: float | None = None
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         for place, line in enumerate(file, 1):
             try:
                 row = json.loads(line)
-                prompt, output, at = int(row["input_length"]), int(row["output_length"]), float(row["timestamp"]) / 1e3
+                prompt, output, at = _sizes(row["input_length"], row["output_length"], row["timestamp"])
+                at /= 1e3
                 ids = list(map(int, row.get("hash_ids") or ()))
-            except (ValueError, KeyError, TypeError) as error:
+            except _WRONG as error:
                 raise WorkloadError(f"{path}:{place}: not a line of a Mooncake trace: {error}") from error
             begin = at if begin is None else begin
             starts = range(0, prompt, MOONCAKE_BLOCK)
@@ -56,22 +61,37 @@ def _mooncake(path: Path) -> Iterator[Request]:
 def _burst_gpt(path: Path) -> Iterator[Request]:
     """CSV with a head, with or without sessions; timestamps in seconds. Without a response a request had failed."""
     begin: float | None = None
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        for place, row in enumerate(csv.DictReader(file), 2):
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        for place, row in enumerate(_rows(path, csv.DictReader(file)), 2):
             try:
-                prompt, output, at = int(row["Request tokens"]), int(row["Response tokens"]), float(row["Timestamp"])
-            except (ValueError, KeyError, TypeError) as error:
+                prompt, output, at = _sizes(row["Request tokens"], row["Response tokens"], row["Timestamp"])
+            except _WRONG as error:
                 raise WorkloadError(f"{path}:{place}: not a line of a BurstGPT trace: {error}") from error
             begin = at if begin is None else begin
             if prompt and output:
                 yield Request(prompt, output, at=at - begin)
 
 
+def _rows(path: Path, table: "csv.DictReader[str]") -> Iterator[dict[str, Any]]:
+    try:
+        yield from table
+    except csv.Error as error:
+        raise WorkloadError(f"{path}:{table.line_num + 1}: not a line of a BurstGPT trace: {error}") from error
+
+
+def _sizes(prompt: Any, output: Any, at: Any) -> tuple[int, int, float]:
+    """Of a request, its tokens and its time. Raises one of `_WRONG`."""
+    found = int(prompt), int(output), float(at)
+    if min(found[:2]) < 0 or not math.isfinite(found[2]):
+        raise ValueError("a number of tokens is below 0, or the time is none")
+    return found
+
+
 def _share_gpt(path: Path, seed: int, count: Count) -> Iterator[Request]:
     """The first question of each conversation, for as many tokens as its answer has."""
     try:
         found = [pair for each in json.loads(path.read_text(encoding="utf-8-sig")) if (pair := _first_turns(each))]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except _WRONG as error:
         raise WorkloadError(f"{path}: not ShareGPT conversations: {error}") from error
     if not found:
         raise WorkloadError(f"{path}: no conversation has a question and an answer")

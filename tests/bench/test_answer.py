@@ -55,10 +55,20 @@ def test_the_servers_count_of_tokens_counts():
         (("data: [1]", DONE), "stream: not an event of the API"),
         (("data: {}", DONE), "stream: not an event of the API"),
         ((data(choices=[{}], usage={}), delta("stop", content="a"), DONE), None),
+        ((delta(["stop"], content="a"), DONE), "stream: ended with ['stop']"),
+        (("data: " + "[" * 100_000, DONE), "stream: not an event of the API"),
     ],
 )
 def test_what_is_a_success_and_what_is_not(lines, error):
     assert read(": a comment", "event: message", "", *lines).error == error
+
+
+@pytest.mark.parametrize("tokens", [None, "3", -1, 3.0, True, [3], 10**400, float("nan")])
+@pytest.mark.parametrize("field", ["completion_tokens", "prompt_tokens"])
+def test_a_count_that_is_none_is_no_answer(field, tokens):
+    usage = {"prompt_tokens": 7, "completion_tokens": 3} | {field: tokens}
+    found = read(data(choices=[{"text": "ab", "finish_reason": "stop"}], usage=usage), DONE)
+    assert found.error == "stream: not an event of the API"
 
 
 class Wire:

@@ -28,6 +28,10 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
+def row(**fields: object) -> str:
+    return json.dumps(MOONCAKE[0] | fields)
+
+
 def mooncake(folder: Path) -> Path:
     return written(folder, "".join(f"{json.dumps(row)}\n" for row in MOONCAKE))
 
@@ -114,3 +118,36 @@ def test_a_file_that_ends_in_nonsense_ends_the_run(server, tmp_path):
     rows = "".join(f"{json.dumps(MOONCAKE[0] | {'timestamp': 10 * i})}\n" for i in range(8))
     with pytest.raises(OfferError, match=":9: not a line of a Mooncake trace"):
         server.offer({}, workload=str(written(tmp_path, rows + "{}\n")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        row(input_length=-1),
+        row(output_length=float("inf")),
+        row(timestamp=float("nan")),
+        row(timestamp=10**400),
+        row(hash_ids=5),
+        f"[{row()}]",
+        "[" * 100_000,
+        "5",
+        BURST_3 + "nan,a,43,GPT-4,472,18,490,x",
+        BURST_3 + "5,a,43,GPT-4,-472,18,490,x",
+        BURST_3 + f"5,{'a' * 200_000},43,GPT-4,472,18,490,x",
+        BURST_3 + "5,a",
+    ],
+)
+def test_a_row_that_no_server_could_be_asked_is_named(tmp_path, text):
+    first = "" if text.startswith(BURST_3) else f"{row()}\n"
+    with pytest.raises(WorkloadError, match=r"requests:2: not a line of a "):
+        all_of(written(tmp_path, first + text))
+
+
+def test_bytes_that_are_no_text_are_no_trace(tmp_path):
+    path = written(tmp_path, row())
+    path.write_bytes(b"\xff\xfe" + path.read_bytes())
+    with pytest.raises(WorkloadError, match="neither a Mooncake trace"):
+        all_of(path)
+    path.write_bytes(f"{row()}\n".encode() + b"\xff")
+    with pytest.raises(WorkloadError, match="requests:2"):
+        all_of(path)
