@@ -31,6 +31,7 @@ class Access:
         self._app = app
         self._tally = tally
         self._of_errors = log == "errors"
+        self._well: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope."""
@@ -63,8 +64,19 @@ class Access:
         finally:
             # After its headers an answer may fail too.
             has_failed = status >= 500 or (status < 400 and "error" in report_of(scope))
-            if has_failed or not (self._of_errors or (_is_watching(scope) and status == 200)):
+            told_before = is_health(scope) and not self._is_news(scope["path"], status)
+            if not told_before and (has_failed or not (self._of_errors or (_is_watching(scope) and status == 200))):
                 _log(scope, own, status, time.monotonic() - started)
+
+    def _is_news(self, probe: str, status: int) -> bool:
+        """No: a 503 that follows no 200. Before the first a model loads, and later ones say what one has said."""
+        was_well = probe in self._well
+        if status == 200:
+            self._well.add(probe)
+        elif status == 503:
+            self._well.discard(probe)
+            return was_well
+        return True
 
     def _count(self, path: str, status: int) -> None:
         if status == CLIENT_GONE:  # nobody is answered

@@ -160,6 +160,15 @@ def test_probes_and_looks_at_metrics_that_succeed_have_no_line(serve: ServeToy, 
     assert [line["status"] for line in lines(1)] == [503]
 
 
+def test_a_probe_that_fails_has_a_line_each_time_that_it_no_longer_succeeds(serve: ServeToy, lines: Lines):
+    toy = serve()
+    # Before it has ever succeeded a model loads, and whoever started this looks many times a second.
+    for alive, told in ((False, 0), (False, 0), (True, 0), (False, 1), (False, 1), (True, 1), (False, 2)):
+        toy.ring.alive = alive
+        assert toy.http.get("/health").status_code == (200 if alive else 503)
+        lines(told)
+
+
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
     made = logging.Logger("made")
