@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu_engine import built
 from benchmarks.machine import host_machine, save
-from benchmarks.pages import RESULTS
+from benchmarks.pages import RESULTS, ROOT
 from benchmarks.replay import ARRIVAL, LIBRARY, MOMENT, TEXT, TOKEN, compiled
 from dualpace.model.tokenizer import Tokenizer
 from dualpace.plan.manifest import read_manifest
@@ -127,6 +127,7 @@ class Seen:
 
 def build(folder: Path) -> None:
     """Bundle, replay engine and client."""
+    subprocess.run([sys.executable, ROOT / "scripts/quickstart_model.py"], check=True)
     bundle = built(HERE / "specs/frontend.yaml", folder)
     shutil.copyfile(compiled(bundle), folder / LIBRARY)
     source = HERE / f"{CLIENT}.cpp"

@@ -55,8 +55,8 @@ struct Connection {
   bool busy = false;
   std::string received = {};  // and not parsed yet
   bool in_body = false, chunked = false;
-  size_t left = 0;          // of the body, or of the chunk and the line end behind it
-  std::string event = {};   // the part of an event that has come
+  size_t left = 0;         // of the body, or of the chunk and the line end behind it
+  std::string event = {};  // the part of an event that has come
   uint32_t bytes = 0;
 };
 

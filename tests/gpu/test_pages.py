@@ -1,11 +1,21 @@
 import pytest
 
-from benchmarks import attention_page, engine_page, linear_page, load_page, prefill_page, readme_page, scheduler_page
+from benchmarks import (
+    attention_page,
+    engine_page,
+    frontend_page,
+    linear_page,
+    load_page,
+    prefill_page,
+    readme_page,
+    scheduler_page,
+)
 
 # Page, and the beginnings of lines without which a table is missing.
 PAGES = {
     attention_page: ("32/8 heads of 128 | 1 row, 8k", "1 row, 8k | workqueue", "uniform | 1"),
     engine_page: ("1 | 1,024", "stopped"),
+    frontend_page: ("under 1% of a core at rest", "ours", "orjson, of a dict", "uvicorn, h11, uvloop"),
     linear_page: ("gate_up", "a layer"),
     load_page: ("tokens/s | seen", "28,427 | 28,433"),
     prefill_page: ("32 rows of 1,024 at once", "32k row in 16 chunks of 2,048"),
