@@ -1,6 +1,7 @@
 """Connections to a server over HTTP/1.1, kept and used again, each with at most one answer streaming in."""
 
 import asyncio
+import http
 import json
 import time
 from collections import deque
@@ -173,8 +174,9 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._answer.fail("connection: not HTTP")
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            if self._answer:  # what follows a whole answer may be wrong, too
+                self._answer.fail("connection: not HTTP")
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -215,10 +217,12 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Part of the parser's callbacks."""
+        status = self._parser.get_status_code()
+        if status < http.HTTPStatus.OK:  # the answer is still to come
+            return
         answer, self._answer = self._answer, None
         if answer is None:
             return
-        status = self._parser.get_status_code()
         if status != 200:
             answer.fail(f"HTTP {status}: {_reason(bytes(self._refusal))}")
         elif not self._streams:

@@ -22,6 +22,9 @@ BINS = BINS_PER_OCTAVE * 30
 # Parts of the run in order of time, by which it is seen how much neighbours have in common.
 BLOCKS = 32
 SLOT_S = 0.1
+# Of errors, told apart: a server may put into each what no other has.
+MOST_KINDS = 100
+OTHERS = "others, of more kinds than are told apart"
 COLUMNS = ("intended", "sent", "first", "last", "end", "pieces", "tokens", "prompt", "cached", "asked", "error")
 
 
@@ -78,6 +81,8 @@ class Record:
         if error is None:
             return 0
         self.failed += 1
+        if error not in self.errors and len(self.errors) >= MOST_KINDS:
+            error = OTHERS
         if error not in self.errors:
             self.errors.append(error)
         return self.errors.index(error) + 1

@@ -128,6 +128,19 @@ def test_an_answer_that_is_no_stream_or_no_http():
     assert answered([body]).error == "stream: not an event stream"
     assert answered([b"nonsense\r\n\r\n"], closes=True).error == "connection: not HTTP"
     assert answered([], closes=True).error == "connection: closed without an answer"
+    switching = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nx"
+    assert answered([switching], closes=True).error == "connection: not HTTP"
+
+
+def test_an_answer_may_be_announced():
+    whole = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+    for interim in (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"):
+        assert answered([interim + whole]).error is None
+        assert answered([interim, whole]).error is None
+
+
+def test_what_follows_a_whole_answer_is_not_part_of_it():
+    assert answered([HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY + b"nonsense\r\n\r\n"]).error is None
 
 
 def test_a_request_has_the_servers_path_and_the_key():

@@ -4,7 +4,7 @@ import tracemalloc
 from array import array
 
 from dualpace.bench.answer import Answer
-from dualpace.bench.record import Record
+from dualpace.bench.record import MOST_KINDS, OTHERS, Record
 
 ROOM = 256
 
@@ -41,3 +41,13 @@ def test_failures_and_the_warm_up_leave_no_gaps():
     assert record.gaps.sum() == 0
     assert record.pieces == 200
     assert record.columns()["error"].tolist() == [0, 1]
+
+
+def test_errors_of_which_each_is_of_its_own_kind_are_not_all_kept():
+    record = Record(0.0, 0.0)
+    for i in range(MOST_KINDS + 50):
+        failed = answer(0.0)
+        failed.fail(f"HTTP 500: request {i}")
+        record.add(failed)
+    assert len(record.errors) == MOST_KINDS + 1
+    assert [record.errors[int(code) - 1] for code in record.columns()["error"][-50:]] == [OTHERS] * 50
