@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ class Driver:
         self._client = client
         self.start = start
         self._sent = sent
-        self._bodies = Bodies(load)
+        self._bodies = Bodies(load, secrets.token_hex(8))
         self._requests = self._timed(requests)
         self._ahead: deque[tuple[float, Request, bytes]] = deque()
         self._exhausted = False

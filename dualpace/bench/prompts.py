@@ -20,13 +20,15 @@ WORDS = (
 
 
 class Bodies:
-    """Makes the JSON bodies of a load's requests; the same seed gives the same ones.
+    """Makes the JSON bodies of a load's requests; the same seed and `run` give the same ones.
 
+    Runs that are told apart have prompts of their own, of the same lengths: no server has kept them from another run.
     Prompts are ids from `load.ids` for the completions API, text for the chat API, whose tokens are about as many.
     """
 
-    def __init__(self, load: Load) -> None:
-        self._dice = Random(f"{load.seed} prompts")
+    def __init__(self, load: Load, run: str = "") -> None:
+        self._seed = f"{load.seed} {run}"
+        self._dice = Random(f"{self._seed} prompts")
         self._load = load
         self._text = load.api == "chat"
         self._pieces = [self._piece(self._dice) for _ in range(PIECES)]
@@ -56,7 +58,7 @@ class Bodies:
         """The tokens of a block that several prompts have. Kept only where blocks are few."""
         found = self._blocks.get((key, tokens))
         if found is None:
-            found = self._tokens(Random(f"{self._load.seed} block {key}"), tokens)
+            found = self._tokens(Random(f"{self._seed} block {key}"), tokens)
             if len(self._blocks) < PIECES:
                 self._blocks[key, tokens] = found
         return found

@@ -85,7 +85,7 @@ def run(
         float, typer.Option(min=0.01, help="Shape of the gamma distribution of intervals; 1 is Poisson, less burstier.")
     ] = 1.0,
     speed: Annotated[float, typer.Option(min=0.001, help="How many times as fast a trace is played.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of lengths, prompts and arrivals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of lengths and arrivals.")] = 0,
     repeat: Annotated[int, typer.Option(min=1, help="Runs under each load, with this seed, the next and so on.")] = 1,
     model: Annotated[str, typer.Option(help="The model's name.", show_default="the first that the server lists")] = "",
     api: Annotated[Api, typer.Option(help="Completions are asked with token ids, chats with words.")] = Api.COMPLETIONS,

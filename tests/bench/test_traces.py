@@ -1,6 +1,7 @@
 """Files of requests: their formats are told by their content, and lines that make no sense are named."""
 
 import json
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def test_mooncake_has_arrivals_lengths_and_shared_blocks(tmp_path):
     assert prompts[0][1024:1030] != prompts[1][1024:]
     assert prompts[2][:512] == prompts[0][:512]
     assert prompts[2][512:520] != prompts[0][512:520]
+
+
+def test_runs_have_prompts_of_their_own(tmp_path):
+    load, requests = Load(url="http://x", model="m"), all_of(mooncake(tmp_path))
+    runs = [
+        [json.loads(bodies.body(each))["prompt"] for each in requests] for bodies in map(partial(Bodies, load), "aab")
+    ]
+    assert runs[0] == runs[1]
+    assert [len(prompt) for prompt in runs[0]] == [len(prompt) for prompt in runs[2]]
+    assert all(ours[:8] != theirs[:8] for ours, theirs in zip(runs[0], runs[2], strict=True))
 
 
 @pytest.mark.parametrize(
