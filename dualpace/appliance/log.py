@@ -6,6 +6,7 @@ import queue
 import threading
 import traceback
 from collections.abc import MutableMapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
@@ -80,10 +81,13 @@ class JsonLines(logging.Handler):
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            self._stream.write(json.dumps(line, default=str) + "\n")
+            # A pipe that is full or gone costs a line, not those after it.
+            with suppress(OSError, ValueError):
+                self._stream.write(json.dumps(line, default=str) + "\n")
             self._taken += _size(line)
             if self._lines.empty():
-                self._stream.flush()
+                with suppress(OSError, ValueError):
+                    self._stream.flush()
                 # Lines gather, for to wake this thread costs the one that answers requests more than a line does.
                 self._closing.wait(GATHER_S)
 

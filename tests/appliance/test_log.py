@@ -219,3 +219,24 @@ def test_a_reader_that_stalls_holds_up_nobody_and_what_it_misses_is_counted(
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line.get("number") for line in told] == [None, 0, 1, 2, 3, 4, None]
     assert told[-1]["lines_left_out"] == 15
+
+
+class Broken(io.StringIO):
+    """A stream whose first write fails, as that to a full pipe does."""
+
+    failed = False
+
+    def write(self, text: str) -> int:
+        if not self.failed:
+            self.failed = True
+            raise BlockingIOError
+        return super().write(text)
+
+
+def test_a_line_that_cannot_be_written_costs_none_after_it():
+    stream = Broken()
+    handler = JsonLines(stream, {})
+    for message in ("lost", "kept"):
+        handler.handle(logging.LogRecord("x", logging.INFO, "x.py", 1, message, (), None))
+    handler.close()
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["kept"]
