@@ -74,6 +74,15 @@ def test_what_cannot_be_served_never_enters_a_ring(toys, change, words):
     assert toy.rings[0].status().accepted == 0
 
 
+def test_each_request_that_is_taken_ends_once_also_one_that_is_aborted_before(toys):
+    toy = toys(ROOMY)
+    toy.submit(PROMPT, SamplingParams(max_tokens=5))
+    toy.abort(toy.submit(PROMPT, SamplingParams(max_tokens=5)))
+    toy.drain()
+    status = toy.rings[0].status()
+    assert (status.accepted, status.finished, status.aborted) == (2, 1, 1)
+
+
 def test_an_abort_frees_pages_within_a_step(toys):
     toy = toys(ROOMY)
     request = toy.submit(PROMPT, SamplingParams(max_tokens=50))

@@ -65,6 +65,7 @@ DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t inde
   }
   --requests.free.count;
   ++ring.requests;
+  ++s.counters.accepted;  // whatever becomes of it: each is counted where it ends, too
   s.cancelled[r][at] = Finish::kNone;
   incoming.request = q;
   requests.ring[q] = static_cast<uint8_t>(r);
@@ -141,7 +142,6 @@ DP_FN void copy_prompt(Team& team, State& s, const Ring& memory) {
   });
   if (!team.leader()) return;
   if (faults == 0) {
-    ++s.counters.accepted;
     ++s.rings[s.requests.ring[q]].arrivals;
     s.requests.keyed[q] = pages;
     s.requests.fresh[q] = true;
