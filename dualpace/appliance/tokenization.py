@@ -19,6 +19,9 @@ from dualpace.appliance.validate import characters_of, check_ids, plain
 from dualpace.model.chat import ChatError
 from dualpace.model.tokenizer import Tokenizer
 
+# Characters of a text, and ids of a list: more is for a tokenizer beside the client, which takes gigabytes for it.
+MOST_CHARACTERS = MOST_IDS = 1 << 20
+
 
 def add_tokenization(app: FastAPI, deployment: Deployment, guarded: list[Any]) -> None:
     """Add the routes to `app`; `guarded` is what keeps others out."""
@@ -30,6 +33,12 @@ def add_tokenization(app: FastAPI, deployment: Deployment, guarded: list[Any]) -
         tokenizer = deployment.tokenizer
         if tokenizer is None:
             raise invalid(f"The model '{deployment.name}' has no tokenizer; it takes token ids.")
+        characters = _characters(body)
+        if characters > MOST_CHARACTERS:
+            field = "prompt" if body.messages is None else "messages"
+            raise invalid(
+                f"This has {characters} characters, and at most {MOST_CHARACTERS} are tokenised at once.", field
+            )
 
         def answer() -> bytes:
             tokens = _tokens(body, deployment, tokenizer)
@@ -40,7 +49,7 @@ def add_tokenization(app: FastAPI, deployment: Deployment, guarded: list[Any]) -
             )
 
         try:
-            return _json(await aside(answer, _characters(body)))
+            return _json(await aside(answer, characters))
         except ChatError as error:
             raise invalid(str(error), "messages") from error
 
@@ -48,6 +57,10 @@ def add_tokenization(app: FastAPI, deployment: Deployment, guarded: list[Any]) -
     async def detokenize(body: DetokenizeRequest) -> Response:
         """The text of token ids, without special tokens."""
         check_model(body.model, deployment.name)
+        if len(body.tokens) > MOST_IDS:
+            raise invalid(
+                f"These are {len(body.tokens)} ids, and at most {MOST_IDS} are detokenised at once.", "tokens"
+            )
 
         def answer() -> bytes:
             check_ids(body.tokens, deployment, "tokens")
