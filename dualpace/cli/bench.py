@@ -166,6 +166,8 @@ def run(
         finally:  # what was measured before a later run failed or was interrupted is kept
             for path in outputs if result.runs else ():
                 _save(result, path)
+    if not any(run.succeeded for run in result.runs):
+        raise typer.Exit(Exit.FINDINGS)
 
 
 @bench.command()

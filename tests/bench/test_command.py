@@ -53,7 +53,7 @@ def test_each_request_has_a_line_with_what_became_of_it(server, tmp_path):
     each = tmp_path / "each.csv"
     load = ("--requests", 10, "--rate", "100", "--workload", "fixed:9,5", "--each", each)
     assert bench(server.url, *load, "--body", CALM).returncode == 0
-    assert bench(server.url, *load, "--seed", 1, "--body", json.dumps({"script": {"end": "error"}})).returncode == 0
+    assert bench(server.url, *load, "--seed", 1, "--body", json.dumps({"script": {"end": "error"}})).returncode == 1
     with each.open() as file:
         rows = list(csv.DictReader(file))
     assert [row["seed"] for row in rows] == ["0"] * 10 + ["1"] * 10
