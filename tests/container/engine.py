@@ -125,7 +125,11 @@ def _daemon(folder: Path, bridge: str) -> Iterator[Engine]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        shutil.rmtree(short, ignore_errors=True)
+        # It leaves the namespace of the host's network mounted, and its data where it could not start.
+        for line in Path("/proc/mounts").read_text().splitlines():
+            if (place := line.split()[1]).startswith((f"{short}/", f"{folder}/")):
+                _output("umount", place)
+        shutil.rmtree(short)
 
 
 def _connected(address: str, process: subprocess.Popen[bytes], log: Path) -> DockerClient:
