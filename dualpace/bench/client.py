@@ -174,6 +174,8 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError:  # not the server's fault
+            raise
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             if self._answer:  # what follows a whole answer may be wrong, too
                 self._answer.fail("connection: not HTTP")
