@@ -31,7 +31,7 @@ def test_a_good_spec_loads() -> None:
     assert spec.model.shape is not None
     assert spec.model.shape.kv_heads == 2
     assert spec.serving.max_body == 8 * 2**20
-    assert spec.serving.drain == 8.0
+    assert spec.serving.drain == 7.0
 
 
 def test_eight_errors_of_eight_kinds_at_once() -> None:
