@@ -33,6 +33,8 @@ from dualpace.bench.workload import Workload
 # The loop looks at the clock so often; what it sees late, it has seen of answers as late.
 TICK_S = 0.005
 PROGRESS_S = 0.5
+# A stream of so many times the pieces that tokens were asked for, and some more, will not end: the server pays no heed.
+ENDLESS, SOME_MORE = 16, 1000
 # From the first line to the first request: bodies are made, and closed loops start at once.
 LEAD_S = 0.05
 PATHS = {"completions": "/completions", "chat": "/chat/completions"}
@@ -83,7 +85,7 @@ async def offer(load: Load, key: str, each: Path | None) -> Run:
 
 
 async def _watch(load: Load, client: Client, driver: Driver, record: Record) -> None:
-    """Tell how it goes, and give up what is silent for too long."""
+    """Tell how it goes, and give up what is silent for too long or does not end."""
     while True:
         await asyncio.sleep(PROGRESS_S)
         now = time.monotonic()
@@ -91,6 +93,8 @@ async def _watch(load: Load, client: Client, driver: Driver, record: Record) -> 
             heard = answer.arrivals[-1] if answer.arrivals else answer.sent
             if now - heard > load.timeout:
                 client.give_up(answer, f"timeout: silent for {load.timeout:g} s")
+            elif len(answer.arrivals) > ENDLESS * answer.asked + SOME_MORE:
+                client.give_up(answer, "stream: without end")
         _write(progress={
             "elapsed": now - record.start, "sent": driver.issued, "active": len(client.active), "ended": len(record),
             "failed": record.failed, "pieces": record.pieces + sum(len(answer.arrivals) for answer in client.active),

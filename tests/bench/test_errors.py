@@ -34,6 +34,11 @@ def test_each_kind_by_its_name(server, end, kind):
     assert (run.tokens_per_s.value, run.requests_per_s.value) == (0, 0)
 
 
+def test_a_stream_that_does_not_end_is_given_up(server):
+    run = server.offer({"tokens": 10**9, "burst": 200, "itl": 1e-5}, rate=20, requests=2, workload="fixed:8,3")
+    assert run.errors == {"stream: without end": 2}
+
+
 def test_failures_are_never_good_and_do_not_count_as_latency(server):
     run = server.offer({"end": "error"}, rate=200, requests=20, workload="fixed:8,3", limits={"ttft": 10})
     assert run.good is not None
