@@ -9,7 +9,7 @@ PIP_ARGS ?=
 export PROMPT ?= Once upon a time, a little robot
 CONSTRAINTS := constraints/cpu.txt
 BIN := $(VENV)/bin
-CXX_SOURCES = $$(git ls-files 'dualpace/templates/*.hpp' 'dualpace/templates/*.cpp' 'dualpace/templates/*.cu' 'dualpace/templates/*.cuh' 'tests/*.cpp')
+CXX_SOURCES = $$(git ls-files 'dualpace/templates/*.hpp' 'dualpace/templates/*.cpp' 'dualpace/templates/*.cu' 'dualpace/templates/*.cuh' 'tests/*.cpp' 'benchmarks/*.hpp' 'benchmarks/*.cpp')
 
 .PHONY: quickstart test test-gpu sanitize-gpu clients check fuzz format bench locks clean
 

@@ -24,6 +24,7 @@ from dualpace.cli.inputs import store_folder
 from dualpace.plan.manifest import read_manifest
 from dualpace.plan.plan import Plan
 from dualpace.render.sources import render
+from tests.gpu.conftest import Silent
 
 SETTLE_SECONDS = 3.0
 SECONDS = 4.0
@@ -43,16 +44,6 @@ def sample() -> dict[str, float]:
         lines = process.stdout.read().splitlines()[:-1]
     watts, sm, memory = zip(*(map(float, line.split(",")) for line in lines), strict=True)
     return {"watts": statistics.median(watts), "sm_mhz": statistics.median(sm), "memory_mhz": statistics.median(memory)}
-
-
-class Silent:
-    """A progress that says nothing."""
-
-    def step(self, text: str) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
 
 
 def without_pause(plan: Plan, folder: Path) -> Path:

@@ -24,25 +24,16 @@
 #include <string_view>
 #include <vector>
 
+#include "moment.hpp"
+
 namespace {
 
-// As the replay engine has it. `count`: bytes of text of the request so far; of a whole answer those of its body.
-struct Moment {
-  uint64_t seed;
-  uint32_t count;
-  uint32_t what;
-  uint64_t ns;  // of the monotonic clock
-};
+// A moment's `count`: bytes of text of the request so far; of a whole answer those of its body.
 enum What : uint32_t { kSent, kText, kEnd };
 
 constexpr std::string_view kSeed = "SEED";
 // What is under way at the end has this long.
 constexpr uint64_t kEndNs = 20'000'000'000;
-
-uint64_t clock_ns() {
-  const auto since_boot = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since_boot).count());
-}
 
 [[noreturn]] void fail(const char* what, std::string_view detail = {}) {
   std::fprintf(stderr, "load_client: %s %.*s\n", what, static_cast<int>(detail.size()), detail.data());

@@ -9,25 +9,15 @@
 #include <vector>
 
 #include "common/scheduler.hpp"
+#include "moment.hpp"
 
 namespace {
 
-// Also how the load client notes what it sees. `count`: tokens of the request so far.
-struct Moment {
-  uint64_t seed;
-  uint32_t count;
-  uint32_t what;
-  uint64_t ns;  // of the monotonic clock
-};
+// A moment's `count`: tokens of the request so far.
 enum What : uint32_t { kArrival, kToken };
 
 // Between two looks at the rings; a request is noted late by no more than this and what the kernel adds.
 constexpr std::chrono::microseconds kPause(20);
-
-uint64_t clock_ns() {
-  const auto since_boot = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since_boot).count());
-}
 
 struct Replay {
   dp::RingMemory& memory;

@@ -40,7 +40,7 @@ def compiled(bundle: Path, store: Path = STORE) -> Path:
     """The replay engine of the plan of `bundle`, compiled from the sources that the bundle has."""
     folder = bundle / SOURCES
     sources = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
-    sources[f"host/{SOURCE.name}"] = SOURCE.read_text()
+    sources |= {f"host/{path.name}": path.read_text() for path in (SOURCE, SOURCE.with_name("moment.hpp"))}
     unit = Unit(
         tool="g++",
         source=f"host/{SOURCE.name}",

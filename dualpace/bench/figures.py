@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from dualpace.bench.load import Limits, Load
 from dualpace.bench.record import SLOT_S, Counts, Floats, Record, edges
-from dualpace.bench.result import Figure, Lag, Latency, Run, Series
+from dualpace.bench.result import QUANTILES, Figure, Lag, Latency, Run, Series
 from dualpace.bench.statistics import Estimate, histogram_quantile, of_histogram, quantile, rate, share
 from dualpace.bench.warn import warnings
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 CURVE = np.linspace(0, 1, 201)
 MOST_POINTS = 300
 # Requests whose median is a point of a plot over time.

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from dualpace.bench.compare import title
 from dualpace.bench.plot import COLOURS, DARK, STYLE, Line, digits, number, plot
-from dualpace.bench.report import NAMES, QUANTILES
-from dualpace.bench.result import Figure, Result, Run
+from dualpace.bench.report import NAMES
+from dualpace.bench.result import QUANTILES, Figure, Result, Run
 
 _MS = 1e3
 _SPELT = {"ttft": "Time to first token", "tpot": "Time per output token", "itl": "Inter-token latency",

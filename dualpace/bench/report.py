@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from dualpace.bench.compare import Ratio, title
-from dualpace.bench.result import Figure, Run
+from dualpace.bench.result import QUANTILES, Figure, Run
 
 NAMES = ("ttft", "tpot", "itl", "e2e")
-QUANTILES = ("p50", "p90", "p95", "p99", "p99.9")
 _MS = 1e3
 
 

@@ -5,6 +5,9 @@ from typing import Any
 from dualpace.bench.load import Load
 from dualpace.frozen import Frozen
 
+# Those of latencies, by the names that results and reports have for them.
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+
 FORMAT = 1
 
 

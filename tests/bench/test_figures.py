@@ -12,8 +12,7 @@ import pytest
 
 from dualpace.bench import offer as offering
 from dualpace.bench.arrivals import gamma
-from dualpace.bench.figures import QUANTILES
-from dualpace.bench.result import Run
+from dualpace.bench.result import QUANTILES, Run
 
 ATTEMPTS = 6
 SHARE, SECONDS = 0.02, 0.5e-3

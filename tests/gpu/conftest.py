@@ -85,7 +85,7 @@ def plans():
 
 @pytest.fixture(scope="session")
 def cubin_files(request, store, plans):
-    """Path of the cubin of every plan that tests of this session name, by name."""
+    """Path of the cubin of every plan that the tests to run name, by name."""
     parameters = [item.callspec.params.values() for item in request.session.items if hasattr(item, "callspec")]
     named = {name: plan for name, plan in plans.items() if any(name in values for values in parameters)}
     with ThreadPoolExecutor() as pool:
