@@ -29,8 +29,9 @@ COPY app/ /tree/opt/dualpace/app/
 RUN python3 /stage.py normalise /tree
 
 FROM ${RUNTIME_BASE}
+# Bases for GPUs name the folder where some clusters put the driver.
 ENV PATH=/opt/dualpace/app/bin:/opt/dualpace/python/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    LD_LIBRARY_PATH=/opt/dualpace/python/lib \
+    LD_LIBRARY_PATH=/opt/dualpace/python/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
     PYTHONPATH=/opt/dualpace/app:/opt/dualpace/site \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/tmp \

@@ -23,7 +23,7 @@ from dualpace.address import bound, refused
 from dualpace.exits import REFUSALS, Exit
 from dualpace.plan.manifest import Manifest
 from dualpace.process import die_with
-from dualpace.run_folder import ADDRESS, RunFolder
+from dualpace.run_folder import RunFolder
 
 ENGINE = "dualpace.engine"
 FRONTEND = "dualpace.appliance.server"
@@ -138,7 +138,7 @@ class Appliance:
                 self._spawn_frontend(frontend)
             # Until it listens, whatever answers there is not this frontend.
             self._wait_until(lambda: all(map(Path.exists, map(self._port_file, self._frontends))))
-        (self._folder.path / ADDRESS).write_text(self.url)
+        self._folder.tell(self.url)
         say("load the model")
         self._wait_until(self._healthy)
         self._served_since = time.monotonic()

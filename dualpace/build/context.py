@@ -13,8 +13,10 @@ from dualpace.plan.manifest import MANIFEST, Manifest
 
 BUNDLE = "/opt/dualpace/bundle"
 WEIGHTS = "/weights"
-API_KEYS = "/run/secrets/dualpace-api-keys"
-# A folder, with the names that a cluster gives to what a secret of this kind holds.
+# Secrets are mounted as folders: a file that is mounted by itself stays what it was when its source is replaced.
+# What is in TLS has the names that a cluster gives to what a secret of this kind holds.
+KEYS = "/run/secrets/dualpace-keys"
+API_KEYS = f"{KEYS}/api-keys"
 TLS = "/run/secrets/dualpace-tls"
 PACKAGE = Path(dualpace.__file__).parent
 # The kernel drops the signals that the first process of a container does not handle, and Python handles none while it

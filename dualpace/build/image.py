@@ -82,7 +82,7 @@ def build_image(
         fileobj=context(bundle, manifest, wheels, weights, labels(spec, manifest, baked=weights is not None)),
         custom_context=True,
         tag=name,
-        buildargs=bases | {"PORT": str(manifest.plan.serving.port or 8000)},
+        buildargs=bases | {"PORT": str(published_port(manifest.plan))},
         network_mode="none",
         nocache=not options.cache,
         rm=True,
@@ -96,10 +96,20 @@ def build_image(
     return name, f"{options.repository}:latest"
 
 
+def published_port(plan: Plan) -> int:
+    """The port that containers listen at. Raises BuildError if it is another at every start."""
+    if plan.serving.port == 0:
+        raise BuildError(
+            "serving.port 0 takes another port at every start, and a container's has to be known: write a port",
+            "serving.port",
+        )
+    return plan.serving.port
+
+
 def run_line(manifest: Manifest, name: str, *, baked: bool) -> str:
     """The command that runs the image `name`."""
     plan, weights = manifest.plan, manifest.weights
-    port = plan.serving.port or 8000
+    port = published_port(plan)
     options = [f"-p {port}:{port}"]
     options += ["--gpus all"] if plan.target.kind == "cuda" else []
     options += [f"-v {weights.folder}:{WEIGHTS}:ro"] if weights and not baked else []
@@ -140,13 +150,14 @@ def stop_seconds(plan: Plan) -> float:
 def _have(client: "DockerClient", base: str, argument: str, progress: Progress) -> None:
     """Pull `base` unless the engine has it."""
     from docker.errors import ImageNotFound
+    from docker.utils import parse_repository_tag
 
     try:
         client.images.get(base)
     except ImageNotFound:
         progress.step(f"pull {base}")
         try:
-            repository, _, tag = base.partition(":")
+            repository, tag = parse_repository_tag(base)
             deque(_checked(client.api.pull(repository, tag or "latest", stream=True, decode=True)), maxlen=0)
         except BuildError as error:
             option = "--" + argument.lower().replace("_", "-")

@@ -11,9 +11,8 @@ from dualpace.build.store import Store, digest
 
 PYTHON = "3.11"
 REQUIREMENTS = "requirements.txt"
-# What the C library of either base runs; pip takes no tag to include older ones.
-_PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_26", "manylinux_2_24", "manylinux_2_17", "manylinux2014",
-              "manylinux_2_12", "manylinux2010", "manylinux_2_5", "manylinux1")  # fmt: skip
+# glibc 2.28's and of all that are older, by both names that some have; pip takes no tag to include older ones.
+_PLATFORMS = (*(f"manylinux_2_{minor}" for minor in range(28, 4, -1)), "manylinux2014", "manylinux2010", "manylinux1")
 
 
 def fetch_wheels(kind: str, store: Store, progress: Progress) -> Path:

@@ -61,9 +61,19 @@ def build(
     store: StorePath = None,
 ) -> None:
     """Compile a spec into a bundle, the folder that it is served from, and into a container image of it."""
-    from dualpace.build.image import Options
+    from dualpace.build.errors import BuildError
+    from dualpace.build.image import Options, published_port
 
-    bundle, manifest = build_plan(spec, load_plan(spec), output, store)
+    for option, given in (("--push", push), ("--bake-weights", bake_weights)):
+        if no_image and given:
+            fail(f"{option} is about the image, which --no-image leaves out: give one of the two")
+    plan = load_plan(spec)
+    if not no_image:
+        try:
+            published_port(plan)
+        except BuildError as error:
+            fail_build(spec, error)
+    bundle, manifest = build_plan(spec, plan, output, store)
     if not no_image:
         options = Options(
             repository=image,

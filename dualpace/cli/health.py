@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import ssl
+import sys
 import urllib.error
 import urllib.request
 from typing import Annotated
@@ -11,37 +12,41 @@ from typing import Annotated
 import typer
 
 from dualpace.cli.terminal import Exit, fail, show
-from dualpace.run_folder import ADDRESS, PREFIX, SHARED_MEMORY
+from dualpace.run_folder import served_here
 
 SECONDS = 4.0
 
 
 def health(
     url: Annotated[
-        str, typer.Argument(metavar="[URL]", help="Where it is served.", show_default="what runs on this machine")
+        str, typer.Argument(metavar="[URL]", help="Where it is served.", show_default="all that runs on this machine")
     ] = "",
 ) -> None:
-    """Ask a deployment whether it takes requests: its engine's heartbeat decides. Exit code 0 if so, else 1."""
-    context = None
-    if not url:
-        url = _running()
-        # Its certificate names the address at which others know it.
-        context = _trusting() if url.startswith("https:") else None
-    try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=SECONDS, context=context) as answer:
-            show(f"{url}: healthy, {answer.status}\n")
-    except urllib.error.HTTPError as error:
-        fail(f"{url}: {error.code} {error.read(300).decode(errors='replace').strip()}", Exit.FINDINGS)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        fail(f"{url}: {error}", Exit.FINDINGS)
-
-
-def _running() -> str:
-    """The URL of the deployment that runs here."""
-    addresses = sorted(SHARED_MEMORY.glob(f"{PREFIX}*/{ADDRESS}"))
-    if not addresses:
+    """Ask a deployment whether it takes requests: its engine's heartbeat decides. Exit code 0 if each does, else 1."""
+    urls = [url] if url else served_here()
+    if not urls:
         fail("nothing is served on this machine yet", Exit.FINDINGS)
-    return addresses[0].read_text()
+    # A deployment's certificate names the address at which others know it.
+    complaints = [_complaint(each, None if url else _trusting()) for each in urls]
+    for each, complaint in zip(urls, complaints, strict=True):
+        if complaint is None:
+            show(f"{each}: healthy\n")
+        else:
+            show(f"dualpace: {each}: {complaint}\n", sys.stderr)
+    if any(complaints):
+        sys.exit(Exit.FINDINGS)
+
+
+def _complaint(url: str, context: ssl.SSLContext | None) -> str | None:
+    """Why what is served at `url` takes no request; None if it does."""
+    context = context if url.startswith("https:") else None
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=SECONDS, context=context):
+            return None
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.read(300).decode(errors='replace').strip()}"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return str(error) or type(error).__name__
 
 
 def _trusting() -> ssl.SSLContext:

@@ -7,8 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from dualpace.cli.build import fail_build
 from dualpace.cli.inputs import SpecPath, load_plan
 from dualpace.cli.terminal import fail, show
+
+MOST_PORT = 65535
 
 
 def manifest(
@@ -33,6 +36,7 @@ def manifest(
     """Write a compose file and Kubernetes manifests for a spec's image."""
     import yaml
 
+    from dualpace.build.errors import BuildError
     from dualpace.deploy.compose import compose
     from dualpace.deploy.facts import facts
     from dualpace.deploy.kubernetes import Scaling, resources
@@ -40,7 +44,12 @@ def manifest(
     plan = load_plan(spec)
     if most_replicas and most_replicas < replicas:
         fail(f"--most-replicas {most_replicas} is less than --replicas {replicas}: raise it")
-    known = facts(plan, image, replicas, baked=baked)
+    try:
+        known = facts(plan, image, replicas, baked=baked)
+    except BuildError as error:
+        fail_build(spec, error)
+    if (last := known.port + replicas - 1) > MOST_PORT:
+        fail(f"--replicas {replicas} take ports up to {last}, and there are {MOST_PORT}: lower it or serving.port")
     scaling = Scaling(most=most_replicas or 2 * replicas, waiting=waiting or max(plan.schedule.max_batch // 4, 1))
     folder = output or Path(f"{plan.name}.manifests")
     folder.mkdir(parents=True, exist_ok=True)

@@ -114,17 +114,20 @@ def served(
 ) -> tuple[Path, Manifest]:
     """The bundle `source`, or that of the spec `source`, built if need be.
 
-    What cannot be served here is refused before it is built; `refuse` ends the command for what it finds wrong.
+    What cannot be served here is refused before it is built, or its weights are looked at; `refuse` ends the command
+    for what it finds wrong.
     """
     from dualpace import gpu
     from dualpace.build.prepare import absent
     from dualpace.plan.manifest import BundleError, read_manifest
 
     try:
-        if source.is_dir():
-            return source, read_manifest(source)
+        manifest = read_manifest(source) if source.is_dir() else None
     except BundleError as error:
         fail(str(error))
+    if manifest is not None:
+        refuse(manifest.plan)
+        return source, manifest
     plan = load_plan(source)
     if plan.target.kind == "cuda" and not gpu.there_is_one():
         fail(gpu.lacking(str(source), plan.target.name))

@@ -2,7 +2,7 @@
 
 import math
 
-from dualpace.build.image import REPOSITORY, stop_seconds
+from dualpace.build.image import REPOSITORY, published_port, stop_seconds
 from dualpace.frozen import Frozen
 from dualpace.plan.plan import Plan
 from dualpace.preflight import host_memory
@@ -32,12 +32,15 @@ class Facts(Frozen):
 
 
 def facts(plan: Plan, image: str, replicas: int, *, baked: bool) -> Facts:
-    """The facts of `replicas` containers of `image`, whose weights are `baked` in or mounted; "" names the default."""
+    """The facts of `replicas` containers of `image`, whose weights are `baked` in or mounted; "" names the default.
+
+    Raises BuildError for a plan of which no container can be run.
+    """
     start = 2 * plan.memory.weights / _LEAST_READ_BANDWIDTH
     return Facts(
         name=plan.name,
         image=image or f"{REPOSITORY}:{plan.name}",
-        port=plan.serving.port or 8000,
+        port=published_port(plan),
         replicas=replicas,
         gpus=plan.target.count if plan.target.kind == "cuda" else 0,
         memory=host_memory(plan),

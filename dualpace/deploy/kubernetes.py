@@ -4,7 +4,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from dualpace.build.context import API_KEYS, TLS, WEIGHTS
+from dualpace.build.context import API_KEYS, KEYS, TLS, WEIGHTS
 from dualpace.deploy.facts import Facts, mebibytes
 from dualpace.frozen import Frozen
 
@@ -13,6 +13,8 @@ Resource = dict[str, Any]
 USER = 65532
 # The container serves on for so long after it was told to end, while senders learn that it is no endpoint any more.
 PRE_STOP_SECONDS = 5
+# In the secret of the API keys, beside their file: one of them by itself, which metrics are asked with.
+METRICS_KEY = "metrics"
 QUEUE_METRIC = "dualpace_requests_waiting"
 _PROBE_SECONDS = 5
 _MOST_NAME = 63
@@ -75,10 +77,10 @@ def _pod(facts: Facts, name: str) -> Resource:
         volumes.append({"name": "weights", "persistentVolumeClaim": claim})
         mounts.append({"name": "weights", "mountPath": WEIGHTS, "readOnly": True})
     if facts.mounts_keys:
-        volumes.append({"name": "keys", "secret": {"secretName": f"{name}-api-keys"}})
-        mounts.append(
-            {"name": "keys", "mountPath": API_KEYS, "subPath": PurePosixPath(API_KEYS).name, "readOnly": True}
-        )
+        file = PurePosixPath(API_KEYS).name
+        secret = {"secretName": f"{name}-api-keys", "items": [{"key": file, "path": file}]}
+        volumes.append({"name": "keys", "secret": secret})
+        mounts.append({"name": "keys", "mountPath": KEYS, "readOnly": True})
     if facts.tls:
         volumes.append({"name": "tls", "secret": {"secretName": f"{name}-tls"}})
         mounts.append({"name": "tls", "mountPath": TLS, "readOnly": True})
@@ -136,6 +138,9 @@ def _monitor(facts: Facts, name: str) -> Resource:
     if facts.tls:
         # Pods are scraped by address, which their certificate does not name.
         endpoint |= {"scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}
+    if facts.mounts_keys:
+        credentials = {"name": f"{name}-api-keys", "key": METRICS_KEY}
+        endpoint["authorization"] = {"type": "Bearer", "credentials": credentials}
     return {"selector": {"matchLabels": _labels(name)}, "endpoints": [endpoint]}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from docker.errors import ImageNotFound
 from typer.testing import CliRunner
 
 from dualpace.build import image
@@ -95,6 +96,49 @@ def test_without_an_engine_the_bundle_is_built_and_that_is_said(bundle, monkeypa
         "dualpace: no container engine answers: start one, name it with DOCKER_HOST, or build with --no-image; "
         f"the bundle {bundle} is built"
     )
+
+
+def test_a_port_that_is_another_at_every_start_is_refused_before_anything_is_built(tmp_path):
+    spec = tmp_path / "quickstart.yaml"
+    spec.write_text((SPECS / "quickstart.yaml").read_text() + "\nserving:\n  port: 0\n")
+    for arguments in (["build", "--store", str(tmp_path / "store")], ["manifest", "-o", str(tmp_path / "manifests")]):
+        ended = CliRunner().invoke(app, [*arguments, str(spec)])
+        assert ended.exit_code == Exit.FINDINGS
+        line = spec.read_text().splitlines().index("  port: 0") + 1
+        assert f"{spec}:{line}:9: serving.port 0 takes another port at every start" in ended.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["quickstart.yaml"]
+
+
+@pytest.mark.parametrize("option", ["--push", "--bake-weights"])
+def test_what_is_asked_of_an_image_is_not_passed_over_where_none_is_built(option, tmp_path):
+    arguments = ["build", str(SPECS / "quickstart.yaml"), "--no-image", option, "-o", str(tmp_path / "bundle")]
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == Exit.USAGE
+    assert f"{option} is about the image, which --no-image leaves out" in ended.stderr
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("base", "pulled"),
+    [
+        ("debian", ("debian", "latest")),
+        ("python:3.11-bookworm", ("python", "3.11-bookworm")),
+        ("registry.example:5000/base", ("registry.example:5000/base", "latest")),
+        ("registry.example:5000/a/base:1", ("registry.example:5000/a/base", "1")),
+        ("debian@sha256:" + 64 * "0", ("debian", "sha256:" + 64 * "0")),
+    ],
+)
+def test_a_base_is_pulled_by_the_name_that_it_has(said, base, pulled):
+    def absent(name: str) -> None:
+        raise ImageNotFound(name)
+
+    asked: list[tuple[str, str]] = []
+    client = SimpleNamespace(
+        images=SimpleNamespace(get=absent),
+        api=SimpleNamespace(pull=lambda repository, tag, **_: asked.append((repository, tag)) or [{"status": "Done"}]),
+    )
+    image._have(client, base, "RUNTIME_BASE", said)
+    assert asked == [pulled]
 
 
 def test_the_line_that_runs_an_image_mounts_its_weights_unless_they_are_in_it(bundle, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from dualpace.build.context import API_KEYS, KEYS
 from dualpace.cli import app
 from dualpace.deploy.compose import compose
 from dualpace.deploy.facts import Facts, facts
@@ -37,6 +38,11 @@ EXTENSIONS: dict[str, dict[str, Any]] = {
                         "interval": {"pattern": "^[0-9]+s$"},
                         "scheme": {"enum": ["http", "https"]},
                         "tlsConfig": {},
+                        "authorization": {
+                            "properties": {"type": {"const": "Bearer"}, "credentials": {"required": ["name", "key"]}},
+                            "required": ["type", "credentials"],
+                            "additionalProperties": False,
+                        },
                     },
                 },
             },
@@ -128,6 +134,22 @@ def test_what_is_served_over_https_is_probed_so():
     assert endpoint["scheme"] == "https"
 
 
+def test_keys_are_mounted_as_a_folder_whose_changes_arrive_and_metrics_are_asked_for_with_one_of_them():
+    found = cluster(known("quickstart", api_key_file="keys.txt"))
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert not [mount for mount in container["volumeMounts"] if "subPath" in mount]
+    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "keys")
+    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "keys")
+    (item,) = volume["secret"]["items"]
+    assert f"{mount['mountPath']}/{item['path']}" == API_KEYS
+    (endpoint,) = found["ServiceMonitor"]["spec"]["endpoints"]
+    credentials = {"name": volume["secret"]["secretName"], "key": "metrics"}
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": credentials}
+    (open_to_all,) = cluster(known("quickstart"))["ServiceMonitor"]["spec"]["endpoints"]
+    assert "authorization" not in open_to_all
+
+
 def test_weights_that_are_baked_in_are_not_mounted():
     of = facts(example("quickstart"), "", 1, baked=True)
     assert "volumes" not in compose(of)["services"]["dualpace"]
@@ -135,12 +157,18 @@ def test_weights_that_are_baked_in_are_not_mounted():
     assert [mount["mountPath"] for mount in mounts] == ["/tmp", "/dev/shm"]
 
 
-def test_replicas_of_a_host_have_ports_of_their_own():
-    assert compose(known("quickstart", 1))["services"]["dualpace"]["ports"] == ["8000:8000"]
-    service = compose(known("quickstart", 3, api_key_file="keys.txt"))["services"]["dualpace"]
-    assert service["ports"] == ["8000-8002:8000"]
-    assert service["deploy"]["replicas"] == 3
-    assert service["secrets"] == ["dualpace-api-keys"]
+def test_replicas_of_a_host_have_ports_and_gpus_of_their_own():
+    (alone,) = compose(known("quickstart", 1))["services"].items()
+    assert (alone[0], alone[1]["ports"]) == ("dualpace", ["8000:8000"])
+    services = compose(known("llama-3.1-8b-h200", 3))["services"].values()
+    assert [service["ports"] for service in services] == [["8000:8000"], ["8001:8000"], ["8002:8000"]]
+    reserved = [service["deploy"]["resources"]["reservations"]["devices"] for service in services]
+    assert [device["device_ids"] for (device,) in reserved] == [["0"], ["1"], ["2"]]
+
+
+def test_keys_of_a_host_are_mounted_as_a_folder():
+    (service,) = compose(known("quickstart", 1, api_key_file="keys.txt"))["services"].values()
+    assert service["volumes"][-1]["target"] == KEYS
 
 
 @pytest.mark.parametrize(
@@ -173,7 +201,7 @@ def test_the_command_writes_both_files_and_names_them(tmp_path):
     assert kinds[0] == "Deployment"
     scaler = list(yaml.safe_load_all(Path(tmp_path, "kubernetes.yaml").read_text()))[4]["spec"]
     assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 4)
-    assert yaml.safe_load(Path(tmp_path, "compose.yaml").read_text())["services"]["dualpace"]["deploy"]["replicas"] == 2
+    assert len(yaml.safe_load(Path(tmp_path, "compose.yaml").read_text())["services"]) == 2
 
 
 def test_fewer_replicas_at_most_than_at_least_are_refused(tmp_path):
@@ -181,3 +209,12 @@ def test_fewer_replicas_at_most_than_at_least_are_refused(tmp_path):
     ended = CliRunner().invoke(app, ["manifest", str(SPECS / "quickstart.yaml"), *arguments])
     assert ended.exit_code == 2
     assert "--most-replicas 2 is less than --replicas 4: raise it" in ended.stderr
+
+
+def test_more_replicas_than_ports_are_refused(tmp_path):
+    spec = tmp_path / "quickstart.yaml"
+    spec.write_text((SPECS / "quickstart.yaml").read_text() + "\nserving:\n  port: 65534\n")
+    ended = CliRunner().invoke(app, ["manifest", str(spec), "--replicas", "3", "-o", str(tmp_path / "manifests")])
+    assert ended.exit_code == 2
+    assert "--replicas 3 take ports up to 65536, and there are 65535: lower it or serving.port" in ended.stderr
+    assert not (tmp_path / "manifests").exists()

@@ -8,6 +8,7 @@ import pytest
 
 from dualpace import gpu
 from dualpace.render.sources import render
+from tests.launch.machines import bundle_of, checkpoint
 from tests.plans import SPECS, example
 
 
@@ -47,6 +48,18 @@ def test_nothing_is_built_for_an_address_that_another_has(tmp_path):
     assert result.returncode == 2
     assert f"dualpace: cannot listen on 127.0.0.1:{port}: Address already in use" in result.stderr
     assert not (tmp_path / "store").exists()
+
+
+def test_a_bundle_at_an_address_that_another_has_is_refused_before_its_weights_are_looked_at(tmp_path):
+    bundle = bundle_of(example("quickstart"), tmp_path, checkpoint(tmp_path / "weights"))
+    (tmp_path / "weights" / "model.safetensors").unlink()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = dualpace("serve", bundle, "--port", port)
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"dualpace: cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --host and --port\n"
+    )
 
 
 @pytest.mark.parametrize("command", [("serve", "--port", "0"), ("generate", "--prompt", "a"), ("bench",)])

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 from dualpace import preflight
-from dualpace.cli import health
 from dualpace.exits import Exit
 from dualpace.plan.plan import Plan
 from tests.launch.machines import H200, bundle_of, checkpoint, fake_driver
@@ -133,11 +132,3 @@ def test_memory_is_what_the_machine_and_the_cgroup_leave(files, left, tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert preflight.available_memory(tmp_path) == left
-
-
-def test_health_of_nothing_is_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(health, "SHARED_MEMORY", tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        health.health()
-    assert ended.value.code == Exit.FINDINGS
-    assert capsys.readouterr().err == "dualpace: nothing is served on this machine yet\n"
