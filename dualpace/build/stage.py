@@ -21,10 +21,12 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 BASE_LIBRARIES = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+))\.so.*")
 LEFT_OUT = ("__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo",
             "ensurepip", "lib2to3", "pydoc_data", "config-*", "*.a")  # fmt: skip
-# Of torch: headers, tools and tests. The manager of shared memory has to be there for torch to be imported.
+# Of torch: headers, tools and tests. The manager of shared memory has to be there for torch to be imported. Of CUDA:
+# what one compiles against, and compilers, which torch looks for when it is asked to compile and not before.
 TRIMMED = ("bin", "pip", "pip-*", "torch/include", "torch/share", "torch/test", "torch/bin/[!t]*", "torch/bin/test*",
            "torch/lib/libjitbackend_test.so", "torch/lib/libtorchbind_test.so", "torch/lib/libbackend_with_compiler.so",
-           "torch/lib/libaoti_custom_ops.so")  # fmt: skip
+           "torch/lib/libaoti_custom_ops.so", "triton", "triton-*", "nvidia/*/include", "nvidia/*/lib/*.a",
+           "nvidia/*/lib/*.bc", "nvidia/*/lib/libnvrtc*.alt.*")  # fmt: skip
 # What torch imports only to trace, compile or test models. It is there, but its bytecode would be half of the image's.
 NEVER_IMPORTED = re.compile(r"/site/(sympy|networkx|mpmath|setuptools|torch/(_inductor|_dynamo|testing/_internal))/")
 
