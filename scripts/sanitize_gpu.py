@@ -64,7 +64,7 @@ RUNS = (
     Run("memcheck", "test_prefill", _PREFILL),
     Run("memcheck", "test_linear", _LINEAR),
     Run("memcheck", "test_pointwise", _POINTWISE),
-    Run("memcheck", "test_scheduler", "decisions and 0"),
+    Run("memcheck", "test_scheduler", "decisions and few"),
     Run("memcheck", ENGINE),
     Run("racecheck", "test_attention", _FEW_OF_ATTENTION),
     Run("racecheck", "test_prefill", _FEW_OF_PREFILL),
