@@ -18,6 +18,9 @@ class TextStream(Protocol):
     def push(self, token: int) -> str:
         """The text that `token` completes."""
 
+    def piece(self, token: int) -> str | None:
+        """The text of `token` if that depends on nothing, in place of `push`; None if it does."""
+
     def flush(self) -> str:
         """What is held back, at the end of the text."""
 
@@ -28,6 +31,8 @@ class IdText:
     def push(self, token: int) -> str:
         """The text of `token`."""
         return f"{token} "
+
+    piece = push
 
     def flush(self) -> str:
         """Nothing is ever held back."""

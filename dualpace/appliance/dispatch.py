@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dualpace.appliance.errors import ApiError, failed, invalid, queue_full, unavailable
 from dualpace.appliance.health import Heartbeat
 from dualpace.appliance.pace import Pace, clock
-from dualpace.appliance.tally import Tally
+from dualpace.appliance.tally import GENERATED_TOKENS, Tally
 from dualpace.engine.ring import FrontendRing, RingError, SamplingParams, Status, TokenEvent
 from dualpace.plan.plan import Schedule
 
@@ -29,10 +29,15 @@ INBOX_TOKENS = 4096
 logger = logging.getLogger(__name__)
 
 
+# Takes a token of a choice about which there is nothing else to say; False: it goes into the inbox as others do.
+Sink = Callable[[int], bool]
+
+
 class Inbox:
     """The tokens of one HTTP request that its handler has not taken yet, in order, each with its choice's index.
 
     While the handler waits for them, `listener` is called first: it may take them, and says whether more are to come.
+    `idle`: the handler waits and has taken all there were.
     """
 
     def __init__(self) -> None:
@@ -40,6 +45,7 @@ class Inbox:
         self._generated = 0
         self.error: ApiError | None = None
         self.listener: Callable[[], bool] | None = None
+        self.idle = False
         self._taker: asyncio.Future[None] | None = None
 
     @property
@@ -54,6 +60,7 @@ class Inbox:
         # A prompt's tokens come as fast as they are computed, and are as many as the prompt has.
         self._generated += not event.of_prompt
         self._events.append((choice, event))
+        self.idle = False
         return True
 
     def wake(self) -> None:
@@ -62,6 +69,8 @@ class Inbox:
             return
         if self.listener is None or not self.listener() or self._events:
             self._end_wait()
+        elif not self._taker.done():
+            self.idle = True
 
     def fail(self, error: ApiError) -> None:
         """End the request with `error`, after what has been put."""
@@ -69,7 +78,8 @@ class Inbox:
         self._end_wait()
 
     def _end_wait(self) -> None:
-        # A listener that fails has ended it already.
+        self.idle = False
+        # One that failed may fail again.
         if self._taker is not None and not self._taker.done():
             self._taker.set_result(None)
 
@@ -77,6 +87,7 @@ class Inbox:
         """Wait for tokens and take all that the listener left. Raises the error that ended the request, after them."""
         if not self._events and self.error is None:
             self._taker = asyncio.get_running_loop().create_future()
+            self.idle = True
             await self._taker
         if not self._events and self.error is not None:
             raise self.error
@@ -90,12 +101,16 @@ class Inbox:
 
 @dataclass(slots=True)
 class _Route:
-    """Where a tag's tokens go; nowhere once its request is over. `queued` prompt tokens wait for its first token."""
+    """Where a tag's tokens go; nowhere once its request is over. `queued` prompt tokens wait for its first token.
+
+    After that one, what a `sink` takes past an inbox that is idle stays out of it.
+    """
 
     inbox: Inbox | None
     choice: int
     queued: int
     pace: Pace
+    sink: Sink | None = None
 
 
 class Dispatcher:
@@ -225,6 +240,11 @@ class Dispatcher:
         """Forget what these tags bring and have the engine drop them; nothing for those that have finished."""
         self._drop(tags, self._ring.abort)
 
+    def pour(self, tag: int, sink: Sink) -> None:
+        """Have `sink` take the tokens of a request, from its second on, that have neither logprobs nor an end."""
+        if route := self._routes.get(tag):
+            route.sink = sink
+
     def finish(self, tag: int) -> None:
         """Like `abort` for a request whose text is complete, as at a stop string."""
         self._drop([tag], self._ring.finish)
@@ -255,6 +275,10 @@ class Dispatcher:
     def _end(self, inbox: Inbox, error: ApiError) -> None:
         inbox.fail(error)
         self.abort([tag for tag, route in self._routes.items() if route.inbox is inbox])
+
+    def _fail(self, inbox: Inbox) -> None:
+        logger.exception("an answer failed")
+        self._end(inbox, failed("an internal error"))
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         ring = self._ring
@@ -299,10 +323,23 @@ class Dispatcher:
     def _deliver(self, events: list[TokenEvent]) -> None:
         now = clock()
         reached: list[Inbox] = []
+        poured = 0
+        route_of = self._routes.get
         for event in events:
-            route = self._routes.get(event.tag)
+            route = route_of(event.tag)
             if route is None:
                 continue
+            inbox, sink = route.inbox, route.sink
+            if sink and inbox and inbox.idle and not (route.queued or event.finish):
+                try:
+                    taken = sink(event.token)
+                except Exception:
+                    self._fail(inbox)
+                    taken = False
+                if taken:
+                    route.pace.go_on(now)
+                    poured += 1
+                    continue
             if route.queued:
                 self._queued_tokens -= route.queued
                 route.queued = 0
@@ -310,15 +347,18 @@ class Dispatcher:
             if event.finish:
                 del self._routes[event.tag]
                 self._held.pop(event.tag, None)  # the engine went away while the ring was found full
-            inbox = route.inbox
             if inbox is None:
                 continue
             if inbox.is_empty:
                 reached.append(inbox)
             if not inbox.put(route.choice, event):
                 self._end(inbox, failed(f"the client fell {INBOX_TOKENS} tokens behind"))
+        self.tally.add(GENERATED_TOKENS, poured)
         for inbox in reached:
-            inbox.wake()
+            try:
+                inbox.wake()
+            except Exception:
+                self._fail(inbox)
         self._send_ends()
         self._send_held()
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from dualpace.appliance.deployment import Deployment
-from dualpace.appliance.dispatch import Dispatcher
+from dualpace.appliance.dispatch import Dispatcher, Sink
 from dualpace.appliance.echo import Echo
 from dualpace.appliance.errors import ApiError, client_gone, failed, unavailable
 from dualpace.appliance.logprobs import TokenLogprob, logprob_of
@@ -32,11 +32,6 @@ class Delta(NamedTuple):
         assert self.finish_reason is not None
         return self.finish_reason
 
-    def followed_by(self, more: "Delta") -> "Delta":
-        """Both in one."""
-        logprobs = None if more.logprobs is None else (*(self.logprobs or ()), *more.logprobs)
-        return Delta(self.choice, self.text + more.text, more.finish_reason, logprobs)
-
 
 class Choice:
     """One choice: detokenises, stops at stop strings, counts."""
@@ -56,6 +51,18 @@ class Choice:
         self.finish_reason: FinishReason | None = None
         self.tokens = 0
         self.cached_tokens = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a token that is neither the first nor the last may do no more than add its text."""
+        return not (self._stops or self._wants_logprobs or self._scored)
+
+    def piece(self, token: int) -> str | None:
+        """The text of such a token of a choice that is plain; None if its event has to be taken."""
+        text = self._text.piece(token)
+        if text is not None:
+            self.tokens += 1
+        return text
 
     def take(self, event: TokenEvent) -> str:
         """The text that is certain after `event`, which is none of `failure_of`."""
@@ -141,9 +148,11 @@ class Generation:
         self._unfinished = "abort"
         self._inbox.fail(client_gone())
 
-    def end(self, error: ApiError) -> None:
-        """End at once, after what has come."""
-        self._inbox.fail(error)
+    def pour(self, sink: Callable[[int, Choice], Sink]) -> None:
+        """Have each plain choice's tokens taken by the sink that is made for it and its index."""
+        for index, (tag, choice) in enumerate(zip(self._tags, self.choices, strict=True)):
+            if choice.is_plain:
+                self._dispatcher.pour(tag, sink(index, choice))
 
     def listen(self, listener: Callable[[], bool]) -> None:
         """Have `listener` called when tokens come; it may `take` them, and says whether more are to come."""

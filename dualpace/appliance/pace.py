@@ -23,13 +23,20 @@ clock = time.monotonic
 class Pace:
     """The times of one choice, in seconds of `clock`, from the arrival of its request on."""
 
-    __slots__ = ("_arrived", "_first", "_last", "_tally", "_tokens")
+    __slots__ = ("_arrived", "_first", "_last", "_observe_itl", "_tally", "_tokens")
 
     def __init__(self, tally: Tally, arrived: float) -> None:
         self._tally = tally
+        self._observe_itl = tally.observer(ITL)
         self._arrived = arrived
         self._first = self._last = 0.0
         self._tokens = 0
+
+    def go_on(self, now: float) -> None:
+        """Count a token that came at `now`, other than the first and the last, but for the total of tokens."""
+        self._observe_itl(now - self._last)
+        self._last = now
+        self._tokens += 1
 
     def take(self, event: TokenEvent, now: float) -> None:
         """Count an event of the choice that came at `now`."""
@@ -40,15 +47,14 @@ class Pace:
 
     def _take_token(self, event: TokenEvent, now: float) -> None:
         tally = self._tally
-        if self._tokens:
-            tally.observe(ITL, now - self._last)
-        else:
-            self._begin(event)
-            self._first = now
-            tally.observe(TTFT, now - self._arrived)
-        self._last = now
-        self._tokens += 1
         tally.add(GENERATED_TOKENS)
+        if self._tokens:
+            self.go_on(now)
+            return
+        self._begin(event)
+        self._first = self._last = now
+        self._tokens = 1
+        tally.observe(TTFT, now - self._arrived)
 
     def _begin(self, event: TokenEvent) -> None:
         self._tally.add(PROMPT_TOKENS, event.prompt_tokens)

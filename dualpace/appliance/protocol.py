@@ -5,6 +5,7 @@ the API's error object. Bodies are bounded where they are read, see `limits`.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -39,6 +40,15 @@ class Pipe:
     def write(self, piece: bytes) -> None:
         """Send a piece, which is not empty, of an answer that has begun and is not complete."""
         self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    def framed(self, before: bytes, after: bytes) -> Callable[[bytes], None]:
+        """What writes pieces that all begin and end alike, given what is between."""
+        write, around = self._write, len(before) + len(after)
+
+        def framed(between: bytes) -> None:
+            write(b"%x\r\n%b%b%b\r\n" % (around + len(between), before, between, after))
+
+        return framed
 
 
 class Protocol(HttpToolsProtocol):

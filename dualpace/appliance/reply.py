@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pydantic import BaseModel
@@ -34,6 +34,9 @@ class Reply(Protocol):
     def chunk(self, delta: Delta) -> bytes:
         """New text of one choice."""
 
+    def frame(self, choice: int) -> tuple[bytes, bytes]:
+        """What a chunk that has nothing but text of a choice has before and behind the JSON of that text."""
+
     def closing(self, usage: Usage) -> bytes:
         """What a stream ends with, after all choices."""
 
@@ -55,6 +58,16 @@ def event(data: bytes) -> bytes:
     return b"data: %b\n\n" % data
 
 
+class _Quoted(dict[str, bytes]):
+    def __missing__(self, piece: str) -> bytes:
+        quoted = self[piece] = to_json(piece)
+        return quoted
+
+
+# The JSON of pieces of text that come again and again: those of the vocabulary.
+QUOTED: Mapping[str, bytes] = _Quoted()
+
+
 class _Chunks:
     """The chunks of one stream, which begin alike; `choice` is what a chunk says of the choice that it is of."""
 
@@ -74,14 +87,16 @@ class _Chunks:
         """A chunk of new text, which most have nothing beside: then what is around the text is written once."""
         if delta.finish_reason or delta.logprobs:
             return self.of(self._choice(delta))
-        before, after = self._frames.get(delta.choice) or self._frame(delta.choice)
+        before, after = self.frame(delta.choice)
         return b"%b%b%b" % (before, to_json(delta.text), after)
 
-    def _frame(self, index: int) -> tuple[bytes, bytes]:
-        mark = "\0"
-        before, _, after = self.of(self._choice(Delta(index, mark, None))).rpartition(to_json(mark))
-        self._frames[index] = before, after
-        return before, after
+    def frame(self, index: int) -> tuple[bytes, bytes]:
+        """As Reply has it."""
+        if index not in self._frames:
+            mark = "\0"
+            before, _, after = self.of(self._choice(Delta(index, mark, None))).rpartition(to_json(mark))
+            self._frames[index] = before, after
+        return self._frames[index]
 
     def closing(self, usage: Usage) -> bytes:
         """The chunk with the usage, if it was asked for."""
@@ -124,7 +139,7 @@ class CompletionReply:
     def __init__(self, deployment: Deployment, with_usage: bool) -> None:
         self._head = _head("cmpl", deployment) | {"object": "text_completion"}
         chunks = _Chunks(self._head, with_usage, self._choice)
-        self.chunk, self.closing = chunks.chunk, chunks.closing
+        self.chunk, self.frame, self.closing = chunks.chunk, chunks.frame, chunks.closing
 
     def opening(self) -> bytes:
         """Nothing comes before the tokens."""
@@ -157,7 +172,7 @@ class ChatReply:
         self._head = _head("chatcmpl", deployment)
         self._choices = choices
         self._chunks = _Chunks(self._head | {"object": "chat.completion.chunk"}, with_usage, self._choice)
-        self.chunk, self.closing = self._chunks.chunk, self._chunks.closing
+        self.chunk, self.frame, self.closing = self._chunks.chunk, self._chunks.frame, self._chunks.closing
 
     def opening(self) -> bytes:
         """Who speaks, for each choice."""

@@ -36,6 +36,10 @@ class StopMatcher:
         self._held = ""
         self.stopped = False
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to look for."""
+        return bool(self._automata)
+
     def push(self, text: str) -> str:
         """The text that is now certain to precede any stop string. Empty from the stop string on."""
         if self.stopped:

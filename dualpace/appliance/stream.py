@@ -9,12 +9,15 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from dualpace.appliance.dispatch import Sink
 from dualpace.appliance.errors import CLIENT_GONE, ApiError, failed
-from dualpace.appliance.generate import Delta, Generation
+from dualpace.appliance.generate import Choice, Delta, Generation
 from dualpace.appliance.keys import ACCOUNT, Account
 from dualpace.appliance.log import report_of
+from dualpace.appliance.logprobs import TokenLogprob
 from dualpace.appliance.protocol import PIPE, Pipe
-from dualpace.appliance.reply import Reply, event
+from dualpace.appliance.reply import QUOTED, Reply, event
+from dualpace.appliance.responses import FinishReason
 
 EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -77,30 +80,61 @@ class Answer(Response):
         """Have `pass_on` take tokens as they come: to wake this task for each costs more than the token does."""
 
         def listener() -> bool:
-            try:
-                pass_on()
-            except Exception:
-                logger.exception("an answer failed")
-                self._generation.end(failed("an internal error"))
+            pass_on()
             return not self._generation.is_over
 
         self._generation.listen(listener)
+
+
+class _Text:
+    """The text of one choice, as it grows."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._logprobs: list[TokenLogprob] | None = None
+        self._finish_reason: FinishReason | None = None
+
+    def add(self, delta: Delta) -> None:
+        """Go on with `delta`."""
+        self._pieces.append(delta.text)
+        if delta.logprobs is not None:
+            self._logprobs = [*(self._logprobs or ()), *delta.logprobs]
+        self._finish_reason = delta.finish_reason
+
+    def sink(self, choice: Choice) -> Sink:
+        """What takes the tokens of `choice`, which is plain."""
+        piece_of, keep = choice.piece, self._pieces.append
+
+        def sink(token: int) -> bool:
+            piece = piece_of(token)
+            if piece is None:
+                return False
+            keep(piece)
+            return True
+
+        return sink
+
+    def whole(self, index: int) -> Delta:
+        """All of it, of the choice with that index."""
+        logprobs = None if self._logprobs is None else tuple(self._logprobs)
+        return Delta(index, "".join(self._pieces), self._finish_reason, logprobs)
 
 
 class Whole(Answer):
     """One JSON body, once every choice has finished."""
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        texts = [Delta(index, "", None) for index in range(len(self._generation.choices))]
+        texts = [_Text() for _ in self._generation.choices]
 
         def keep(deltas: list[Delta]) -> None:
             for delta in deltas:
-                texts[delta.choice] = texts[delta.choice].followed_by(delta)
+                texts[delta.choice].add(delta)
 
+        self._generation.pour(lambda index, choice: texts[index].sink(choice))
         self._listen(lambda: keep(self._generation.take()))
         async for deltas in self._generation.deltas():
             keep(deltas)
-        whole = self._reply.whole(texts, self._generation.usage())
+        whole = self._reply.whole([text.whole(index) for index, text in enumerate(texts)], self._generation.usage())
         await Response(whole.model_dump_json(), media_type="application/json")(scope, receive, send)
 
 
@@ -116,6 +150,7 @@ class EventStream(Answer):
         try:
             await emit(self._reply.opening())
             if PIPE in scope:
+                self._generation.pour(partial(self._sink, scope[PIPE]))
                 self._listen(partial(self._pass_on, scope[PIPE]))
             async for deltas in self._generation.deltas():
                 await emit(b"".join(map(self._reply.chunk, deltas)))
@@ -130,6 +165,20 @@ class EventStream(Answer):
                 report_of(scope)["error"] = told.message
             await emit(event(to_json(told.body())))
         await send({"type": "http.response.body", "body": event(b"[DONE]"), "more_body": False})
+
+    def _sink(self, pipe: Pipe, index: int, choice: Choice) -> Sink:
+        """What sends a token of a plain choice at once, if the client takes it now."""
+        piece_of, send = choice.piece, pipe.framed(*self._reply.frame(index))
+
+        def sink(token: int) -> bool:
+            if not pipe.is_open:
+                return False
+            piece = piece_of(token)
+            if piece:
+                send(QUOTED[piece])
+            return piece is not None
+
+        return sink
 
     def _pass_on(self, pipe: Pipe) -> None:
         """Send what has come, if the client takes it now."""

@@ -7,7 +7,7 @@ observation and 2.7 us with several processes, against 0.3 us here; a frontend m
 import mmap
 import os
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -117,6 +117,8 @@ class Tally:
         self._beside = beside
         memory = mmap.mmap(-1, _BYTES) if beside is None else _mapped(_file(beside, str(frontend)))
         self._cells = _cut(memory)
+        histograms = (family for family in FAMILIES if isinstance(family, Histogram))
+        self._observers = {one.name: _observer(one.bounds, self._cells[one.name]) for one in histograms}
 
     def add(self, counter: Counter, count: int = 1, value: str = "") -> None:
         """Count, for `value` of the counter's label if it has one."""
@@ -124,9 +126,11 @@ class Tally:
 
     def observe(self, histogram: Histogram, value: float) -> None:
         """Count one observation."""
-        cells = self._cells[histogram.name]
-        cells[bisect_left(histogram.bounds, value)] += 1
-        cells[-1] += value
+        self._observers[histogram.name](value)
+
+    def observer(self, histogram: Histogram) -> Callable[[float], None]:
+        """What counts one observation, for who has many."""
+        return self._observers[histogram.name]
 
     def totals(self) -> dict[str, list[float]]:
         """The cells of each family by name, of all frontends together."""
@@ -140,6 +144,16 @@ class Tally:
             family.name: [sum(cells) for cells in zip(*(one[family.name] for one in every), strict=True)]
             for family in FAMILIES
         }
+
+
+def _observer(bounds: Sequence[float], cells: "memoryview[float]") -> Callable[[float], None]:
+    above = len(bounds) + 1
+
+    def observe(value: float) -> None:
+        cells[bisect_left(bounds, value)] += 1
+        cells[above] += value
+
+    return observe
 
 
 def _file(rings: Path, frontend: str) -> Path:

@@ -119,6 +119,11 @@ class Detokenizer:
             self._in_character = self._utf8.getstate()[0] != b""
         return self._begin(piece) if self._strip else piece
 
+    def piece(self, token: int) -> str | None:
+        """The text of `token` if that depends on nothing, in place of `push`; None if it does."""
+        piece = self._pieces[token]
+        return None if self._in_character or self._strip or isinstance(piece, bytes) else piece
+
     def flush(self) -> str:
         """What is held back, at the end of the text: U+FFFD for what is no character, or nothing."""
         return self._utf8.decode(b"", final=True)

@@ -105,13 +105,14 @@ def test_what_failed_says_why_even_after_its_headers_and_errors_are_no_more(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("part", ["take", "piece"])
 def test_what_nobody_foresaw_is_answered_counted_and_logged_as_any_failure_is(
-    serve: ServeToy, streamed: bool, lines: Lines, monkeypatch: pytest.MonkeyPatch
+    serve: ServeToy, part: str, streamed: bool, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(*_: object) -> str:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(Choice, "take", fail)
+    monkeypatch.setattr(Choice, part, fail)
     toy = serve(log="errors")
     answer = ask(toy, stream=streamed)
     assert answer.status_code == (200 if streamed else 500)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -107,11 +107,12 @@ def drawn(dice: random.Random, pieces: Mapping[int, Sequence[bytes]]) -> Case:
 
 @dataclass
 class Taps:
-    """A pipe that is open when `dice` says so, and what has come through it or around it."""
+    """A pipe that is open when `dice` says so, and what has come through it, a token alone or several, or around it."""
 
     dice: random.Random
     bodies: list[bytes] = field(default_factory=list)
     through: int = 0
+    alone: int = 0
     around: int = 0
 
     @property
@@ -121,6 +122,13 @@ class Taps:
     def write(self, piece: bytes) -> None:
         self.bodies.append(piece)
         self.through += 1
+
+    def framed(self, before: bytes, after: bytes) -> Callable[[bytes], None]:
+        def framed(between: bytes) -> None:
+            self.bodies.append(before + between + after)
+            self.alone += 1
+
+        return framed
 
     async def send(self, message: dict[str, Any]) -> None:
         self.bodies.append(message.get("body", b""))
@@ -198,7 +206,7 @@ def test_streamed_text_is_the_unstreamed_text(tmp_path: Path):
             [whole] = await answered(deployment, ids, case, None)
             taps = Taps(dice)
             chunks = [chunk["choices"][0] for chunk in await answered(deployment, ids, case, taps)]
-            ways.update(through=taps.through, around=taps.around)
+            ways.update(through=taps.through, alone=taps.alone, around=taps.around)
             [unstreamed] = whole["choices"]
             assert (unstreamed["text"], unstreamed["finish_reason"]) == case.expected(), case
             assert "".join(chunk["text"] for chunk in chunks) == unstreamed["text"], case
@@ -208,3 +216,4 @@ def test_streamed_text_is_the_unstreamed_text(tmp_path: Path):
 
     asyncio.run(all_of_them())
     assert min(ways["through"], ways["around"]) > SEQUENCES / 2
+    assert ways["alone"] > SEQUENCES / 10
