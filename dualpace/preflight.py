@@ -35,10 +35,11 @@ def check(bundle: Path, manifest: Manifest, *, hashes: bool) -> None:
         needed = plan.memory.limit - plan.memory.free
         if complaint := gpu.refusal(str(bundle), plan.target.name, plan.target.sm, needed):
             _refuse(complaint)
-    elif host_memory(plan) > (have := available_memory()):
+    if host_memory(plan) > (have := available_memory()):
+        field = "offload.host_budget" if plan.offload.host_budget else "target.kv_budget"
         _refuse(
             f"{bundle} needs {host_memory(plan) >> 20} MiB of memory and {have >> 20} MiB are left here: "
-            "give its container more (`--memory`), or lower `target.kv_budget`"
+            f"give its container more (`--memory`), or lower `{field}`"
         )
     if manifest.weights is not None:
         _check_weights(manifest.weights, hashes=hashes)
@@ -98,9 +99,9 @@ def _check_weights(weights: WeightFiles, *, hashes: bool) -> None:
 
 
 def host_memory(plan: Plan) -> int:
-    """Bytes of host memory that a deployment of `plan` takes, at the least."""
+    """Bytes of host memory that a deployment of `plan` takes, at the least; what the GPU's driver pins counts too."""
     staged = 0 if plan.target.kind == "cuda" else plan.memory.limit - plan.memory.free
-    return staged + plan.rings.bytes + _PROGRAMS
+    return staged + plan.offload.host_budget + plan.rings.bytes + _PROGRAMS
 
 
 def available_memory(root: Path = Path("/")) -> int:

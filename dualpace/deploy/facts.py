@@ -5,6 +5,7 @@ import math
 from dualpace.build.image import REPOSITORY, published_port, stop_seconds
 from dualpace.frozen import Frozen
 from dualpace.plan.plan import Plan
+from dualpace.plan.recall import PINNING
 from dualpace.preflight import host_memory
 
 # Shared memory beside the rings: torch's, and room for the next engine's rings while the last one's are there.
@@ -36,7 +37,7 @@ def facts(plan: Plan, image: str, replicas: int, *, baked: bool) -> Facts:
 
     Raises BuildError for a plan of which no container can be run.
     """
-    start = 2 * plan.memory.weights / _LEAST_READ_BANDWIDTH
+    start = 2 * plan.memory.weights / _LEAST_READ_BANDWIDTH + PINNING * plan.offload.host_budget
     return Facts(
         name=plan.name,
         image=image or f"{REPOSITORY}:{plan.name}",

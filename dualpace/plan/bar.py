@@ -38,6 +38,8 @@ def memory_bar(plan: Plan, width: int, glyphs: str = BLOCKS) -> str:
 def memory_parts(memory: Memory, device: int) -> tuple[Part, ...]:
     """What the memory of a device of so many bytes goes to."""
     buffers = {name: getattr(memory, name) for name in ("activations", "logits", "history", "scheduler")}
+    if memory.recall:
+        buffers["recall"] = memory.recall
     return (
         Part("weights", memory.weights),
         Part("KV", memory.kv),

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from dualpace.plan import memory
-from dualpace.plan.error import CapacityError
+from dualpace.plan import memory, recall
+from dualpace.plan.error import CapacityError, PlanError
 from dualpace.plan.paging import KvLayout
 from dualpace.plan.plan import Attention, GroupPages, Memory, Model, Offload, Program, Schedule, Target
 from dualpace.plan.quantity import size_text
@@ -31,6 +31,7 @@ class Capacity(NamedTuple):
     schedule: Schedule
     pages: tuple[GroupPages, ...]
     memory: Memory
+    offload: Offload
 
 
 class _Buffers(NamedTuple):
@@ -41,10 +42,11 @@ class _Buffers(NamedTuple):
     history_pages: int
     history: int
     scheduler: int
+    recall: int
 
     @property
     def bytes(self) -> int:
-        return self.activations + self.logits + self.history + self.scheduler
+        return self.activations + self.logits + self.history + self.scheduler + self.recall
 
 
 def resolve_capacity(spec: Spec, model: Model, attention: Attention, target: Target, offload: Offload) -> Capacity:
@@ -77,23 +79,41 @@ class _Sizing:
         self.requests = max(rows + spec.scheduler.max_queued_requests, spec.nic.rings)
         self.limit = int(target.memory * spec.target.memory_fraction)
         self.weights = -(-parameters(model) * model.element_bytes // target.count)
-        self.host = offload.host_budget // target.count if offload.mode != "off" else 0
+        self.offload = self._with_host_pages(offload)
         # An upper bound: buffers that follow from the KV are sized for all the memory there is.
         self.available = self.limit - self.weights
-        self.available -= self.buffers(self.ceiling, self.kv_tokens(max(self.available, 0) + self.host)).bytes
+        lane = recall.widest_lane(self.offload, rows, self._row_pages(self.ceiling))
+        self.available -= self.buffers(self.ceiling, self.kv_tokens(max(self.available, 0)), lane).bytes
+
+    def _with_host_pages(self, offload: Offload) -> Offload:
+        """`offload` with the pages of a card's part of the host pool."""
+        if offload.mode == "off":
+            return offload
+        page = recall.host_page_bytes(self.layout)
+        if not page:
+            raise PlanError(
+                ("offload", "mode"), "every layer has a window, so there is no KV to offload", "write `mode: off`"
+            )
+        return offload.model_copy(update={"host_pages": offload.host_budget // self.target.count // page})
+
+    def _row_pages(self, context: int) -> int:
+        return -(-context // self.layout.page_size)
 
     def kv_tokens(self, kv_bytes: int) -> int:
-        """Tokens that all rows together can have with `kv_bytes` of KV."""
-        full = sum(len(group.layers) for group in self.model.groups if not group.window)
+        """Tokens that all rows together can have with `kv_bytes` of KV, and those in host memory."""
+        full = recall.offloaded_layers(self.model)
         most = self.rows * self.ceiling
-        return min(most, kv_bytes * self.target.count // (full * kv_token_bytes(self.model))) if full else most
+        if not full:
+            return most
+        resident = kv_bytes * self.target.count // (full * kv_token_bytes(self.model))
+        return min(most, resident + self.offload.host_pages * self.layout.page_size)
 
     def queued_tokens(self, context: int) -> int:
         asked = self.spec.scheduler.max_queued_tokens
         return max(QUEUED_TOKENS, 2 * context) if asked == "auto" else asked
 
-    def buffers(self, context: int, kv_tokens: int) -> _Buffers:
-        """Buffers for rows of up to `context` tokens, `kv_tokens` in all."""
+    def buffers(self, context: int, kv_tokens: int, lane: recall.SlowLane) -> _Buffers:
+        """Buffers for rows of up to `context` tokens, `kv_tokens` in all, with such a `lane` beside the fast one."""
         model, rows, tokens, queued = self.model, self.rows, self.tokens, self.spec.scheduler
         # What samples has scratch for a token's logits: on the CPU a thread, and no more threads than rows do.
         scratch = self.samples if self.target.kind == "cuda" else rows
@@ -101,9 +121,10 @@ class _Sizing:
         history_pages = memory.history_pages(
             self.queued_tokens(context), queued.max_queued_requests, kv_tokens, context, rows, self.spec.nic.rings
         )
+        lanes = 2 if lane.rows else 1
         return _Buffers(
-            activations=self._activations(context),
-            logits=memory.logit_bytes(model, self.samples + scratch),
+            activations=lanes * self._activations(context),
+            logits=lanes * memory.logit_bytes(model, self.samples + scratch),
             history_pages=history_pages,
             history=memory.history_bytes(history_pages, page_size),
             scheduler=memory.scheduler_bytes(
@@ -116,6 +137,7 @@ class _Sizing:
                 requests=self.requests,
                 pages=-(-kv_tokens // page_size),
             ),
+            recall=recall.device_bytes(model, self.offload, self._row_pages(context), lane),
         )
 
     def _activations(self, context: int) -> int:
@@ -153,8 +175,26 @@ class _Sizing:
                 "lower max_batch or raise target.kv_budget",
             )
         kv = sum(group.pages * group.page_bytes for group in pages)
-        buffers = self.buffers(context, self.kv_tokens(kv + self.host))
-        return Capacity(self._schedule(context, buffers.history_pages), pages, self._memory(buffers, kv))
+        lane = self._slow_lane(context, pages)
+        buffers = self.buffers(context, self.kv_tokens(kv), lane)
+        schedule = self._schedule(context, lane.rows, buffers.history_pages)
+        offload = self.offload.model_copy(update={"cache_blocks": lane.cache_blocks})
+        return Capacity(schedule, pages, self._memory(buffers, kv), offload)
+
+    def _slow_lane(self, context: int, pages: tuple[GroupPages, ...]) -> recall.SlowLane:
+        full = (pool.pages for pool, group in zip(pages, self.model.groups, strict=True) if not group.window)
+        lane = recall.slow_lane(self.offload, self.rows, self._row_pages(context), min(full, default=0))
+        if self.offload.mode == "off" or lane.rows:
+            return lane
+        if self.rows < 2:
+            raise CapacityError(
+                ("scheduler", "max_batch"), "1 row is fast or slow, and offload needs both", "raise it to 2 or more"
+            )
+        raise CapacityError(
+            ("target", "kv_budget"),
+            f"the KV memory does not hold the {lane.cache_blocks} pages that a row in host memory keeps on the card",
+            "raise it, or lower offload.selection.blocks",
+        )
 
     def _checked_budget(self) -> int:
         fraction = self.spec.target.memory_fraction
@@ -176,7 +216,8 @@ class _Sizing:
 
     def _context(self, budget: int) -> int:
         """The longest row, in tokens."""
-        longest = self.layout.longest_row(budget + self.host, self.ceiling)
+        in_host = min(self.offload.host_pages * self.layout.page_size, self.ceiling)
+        longest = max(self.layout.longest_row(budget, self.ceiling), in_host)
         if longest == 0:
             raise CapacityError(
                 ("target", "kv_budget"),
@@ -186,7 +227,7 @@ class _Sizing:
         if self.spec.model.max_context != "auto" and longest < self.ceiling:
             raise CapacityError(
                 ("model", "max_context"),
-                f"{self.ceiling} tokens of one row do not fit {size_text(budget + self.host)} of KV memory: "
+                f"{self.ceiling} tokens of one row do not fit {self._kv_places(budget)}: "
                 f"the largest that fits is {longest}",
                 f"lower max_context to {longest} or raise target.kv_budget",
             )
@@ -199,7 +240,12 @@ class _Sizing:
             )
         return longest
 
-    def _schedule(self, context: int, history_pages: int) -> Schedule:
+    def _kv_places(self, budget: int) -> str:
+        places = f"{size_text(budget)} of KV memory"
+        host = self.offload.host_pages * recall.host_page_bytes(self.layout)
+        return f"{places} or {size_text(host)} of host memory" if host else places
+
+    def _schedule(self, context: int, slow_rows: int, history_pages: int) -> Schedule:
         rows, queued = self.rows, self.spec.scheduler.max_queued_requests
         smaller = [bucket for bucket in DECODE_BUCKETS if bucket < rows] if self.target.kind == "cuda" else []
         most, samples = self.tokens, self.samples
@@ -211,7 +257,7 @@ class _Sizing:
         )
         return Schedule(
             max_batch=rows,
-            slow_rows=0,
+            slow_rows=slow_rows,
             prefill_chunk=self.chunk,
             max_queued_requests=queued,
             max_queued_tokens=self.queued_tokens(context),
@@ -231,6 +277,7 @@ class _Sizing:
             logits=buffers.logits,
             history=buffers.history,
             scheduler=buffers.scheduler,
+            recall=buffers.recall,
             kv=kv,
             free=self.limit - self.weights - buffers.bytes - kv,
         )

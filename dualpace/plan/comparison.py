@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dualpace.plan.bar import BLOCKS, memory_bar
-from dualpace.plan.plan import Floor, ForecastCell, Plan
-from dualpace.plan.quantity import size_text, time_text
+from dualpace.plan.plan import Floor, ForecastCell, Plan, RecallPace
+from dualpace.plan.quantity import rate_text, size_text, time_text
 from dualpace.plan.table import table
 
 Value = str | int | float | bool | tuple[int, ...] | None
@@ -19,6 +19,7 @@ _NAMED_BY = {
     "programs": ("kind", "tokens"),
     "floors": ("rows", "context"),
     "cells": ("rows", "context"),
+    "recall": ("context",),
 }
 # Longer text is shown by its ends.
 WIDEST = 32
@@ -72,10 +73,11 @@ def text_comparison(a: Plan, b: Plan, labels: tuple[str, str], width: int = 100,
     sections: list[tuple[str, str]] = []
     if a.memory != b.memory or a.target.memory != b.target.memory:
         sections += [("memory of a", memory_bar(a, width, glyphs)), ("memory of b", memory_bar(b, width, glyphs))]
-    fields = [each for each in found if not each.field.startswith(("floors[", "forecast.cells["))]
+    fields = [each for each in found if not each.field.startswith(("floors[", "forecast.cells[", "recall["))]
     sections.append(("fields", table(("", "a", "b", "b / a"), [_row(each) for each in fields]) if fields else ""))
     sections.append(("floor", _points(a.floors, b.floors)))
     sections.append(("forecast, an estimate", _points(a.forecast.cells, b.forecast.cells)))
+    sections.append(("slow lane, with the hits needed", _paces(a.recall, b.recall)))
     return title + "".join(f"\n{name}\n{body}" for name, body in sections if body)
 
 
@@ -133,6 +135,25 @@ def _points(ours: Sequence[Floor | ForecastCell], theirs: Sequence[Floor | Forec
         if before != after
     ]
     heading = ("rows", "context", "TPOT a", "TPOT b", "b / a", "TTFT a", "TTFT b", "b / a")
+    return table(heading, rows) if rows else ""
+
+
+def _paces(ours: Sequence[RecallPace], theirs: Sequence[RecallPace]) -> str:
+    """The slow lane at the contexts where it differs."""
+    a, b = ({pace.context: pace for pace in paces} for paces in (ours, theirs))
+    rows = []
+    for context in sorted(a.keys() | b.keys()):
+        before, after = a.get(context), b.get(context)
+        if before != after:
+            shown = [
+                ("-", "-", "-")
+                if pace is None
+                else (str(pace.rows), f"{pace.least_hits:.0%}", rate_text(pace.tokens_per_second))
+                for pace in (before, after)
+            ]
+            ratio = _ratio_text(after.tokens_per_second / before.tokens_per_second) if before and after else "-"
+            rows.append((f"{context:,}", *(text for pair in zip(*shown, strict=True) for text in pair), ratio))
+    heading = ("context", "rows a", "rows b", "hits a", "hits b", "tokens/s a", "tokens/s b", "b / a")
     return table(heading, rows) if rows else ""
 
 

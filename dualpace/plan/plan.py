@@ -196,15 +196,27 @@ class Rings(Frozen):
 
 
 class Offload(Frozen):
-    """KV beyond device memory."""
+    """KV beyond device memory; `host_budget` is of all cards, counts are of each.
+
+    The host pool holds `host_pages` pages. A row of the slow lane has `cache_blocks` slots in each layer on the card.
+    A token of it attends to `sparse_blocks` blocks of a layer, 0: to all; the first `sinks` and the last `recent` ones
+    of the row are always among them.
+    """
 
     mode: Literal["off", "recall", "cooperative"]
     host_budget: int
     sparse_blocks: int
+    sinks: int = 0
+    recent: int = 0
+    host_pages: int = 0
+    cache_blocks: int = 0
 
 
 class Target(Frozen):
-    """The hardware: `sm` is "" for the CPU, else like "90a". Rates are measured where `source` says so."""
+    """The hardware: `sm` is "" for the CPU, else like "90a". Rates are measured where `source` says so.
+
+    `link_bandwidth` is that of blocks on their way from host memory to one card; the CPU, which has no link, has 0.
+    """
 
     name: str
     kind: Literal["cpu", "cuda"]
@@ -213,13 +225,15 @@ class Target(Frozen):
     memory: int
     read_bandwidth: float
     flops: float
+    link_bandwidth: float
     source: str
 
 
 class Memory(Frozen):
     """The memory map of one device. `free` is what is left under the limit after `kv`.
 
-    Attention's lists of tasks and partial results are among the `activations`.
+    Attention's lists of tasks and partial results are among the `activations`. `recall` is what rows with KV in host
+    memory have on the device beside KV; they are a lane, with activations and logits of its own.
     """
 
     limit: int
@@ -228,6 +242,7 @@ class Memory(Frozen):
     logits: int
     history: int
     scheduler: int
+    recall: int
     kv: int
     free: int
 
@@ -291,6 +306,24 @@ class Forecast(Frozen):
     cells: tuple[ForecastCell, ...]
 
 
+class RecallPace(Frozen):
+    """The least times of a step of the slow lane, `rows` rows of `context` tokens that attend to `blocks` blocks each.
+
+    `row_bytes` is what a row recalls over the links if of the blocks that a token may choose none is on the card, and
+    `link_seconds` what that takes for all rows; `step_seconds` is what reading and computing takes meanwhile. With a
+    share of `least_hits` of the blocks on the card the link keeps up, and all rows have `tokens_per_second`.
+    """
+
+    rows: int
+    context: int
+    blocks: int
+    row_bytes: int
+    link_seconds: float
+    step_seconds: float
+    least_hits: float
+    tokens_per_second: float
+
+
 class Plan(Frozen):
     """Everything resolved. `auto` never appears here but as `attention.route`, which a GPU's `policy` decides."""
 
@@ -311,3 +344,4 @@ class Plan(Frozen):
     floors: tuple[Floor, ...]
     forecast: Forecast = Forecast(basis="nobody made one", cells=())
     policy: AttentionPolicy | None = None
+    recall: tuple[RecallPace, ...] = ()

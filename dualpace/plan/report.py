@@ -9,6 +9,7 @@ from dualpace.plan.table import facts, table
 
 # Docker's default size of /dev/shm.
 SHM_DEFAULT = 64 * 2**20
+RECALL_NOTE = "recall: of what a token may choose nothing is on the card; with the hits needed the link keeps up\n"
 
 
 def json_report(plan: Plan) -> str:
@@ -26,8 +27,11 @@ def text_report(plan: Plan, width: int = 100, glyphs: str = BLOCKS) -> str:
         ("rings", facts(list(_rings(plan)))),
         (f"floor, the least time at {rates(plan)}", _floors(plan)),
         (_forecast_title(plan.forecast), _forecast(plan)),
+        *([(_recall_title(plan), _recall(plan))] if plan.recall else []),
     )
     note = "TTFT: the rows' prompts arrive together at an idle engine; until the last of them has its first token.\n"
+    if plan.recall:
+        note += RECALL_NOTE
     return "\n".join(f"{title}\n{body}" for title, body in sections) + f"\n{note}"
 
 
@@ -49,8 +53,11 @@ def model_facts(plan: Plan) -> Iterator[tuple[str, ...]]:
     yield "context", f"{plan.schedule.max_context:,} of the model's {model.context:,} tokens"
     yield "KV", f"{size_text(plan.kv_bytes_per_token)} a token"
     if plan.offload.mode != "off":
-        selection = f"{plan.offload.sparse_blocks} blocks a row and layer" if plan.offload.sparse_blocks else "exact"
-        yield "offload", f"{plan.offload.mode}, {selection}, {size_text(plan.offload.host_budget)} of host memory"
+        offload = plan.offload
+        selection = f"{offload.sparse_blocks} blocks a token and layer" if offload.sparse_blocks else "exact"
+        yield "offload", f"{offload.mode}, {selection}, {size_text(offload.host_budget)} of host memory"
+        slots = f"{offload.cache_blocks:,} blocks of a layer each on the card"
+        yield "", f"{plan.schedule.slow_rows} slow rows, {slots}, {offload.host_pages:,} pages in host memory"
 
 
 def _pages(plan: Plan) -> str:
@@ -107,6 +114,31 @@ def rates(plan: Plan) -> str:
     target = plan.target
     rates = f"{target.count * target.read_bandwidth / 1e9:,.0f} GB/s, {target.count * target.flops / 1e12:,.3g} TFLOP/s"
     return f"{rates} ({target.source}{'; nothing was probed' if target.source == 'nominal' else ''})"
+
+
+def _recall_title(plan: Plan) -> str:
+    return f"slow lane, the least times with {plan.target.link_bandwidth / 1e9:,.3g} GB/s from host memory"
+
+
+def _recall(plan: Plan) -> str:
+    size = plan.attention.page_size
+    rows = [
+        (
+            str(pace.rows),
+            f"{pace.context:,}",
+            f"{pace.blocks:,}",
+            f"{min(pace.blocks * size / pace.context, 1):.0%}",
+            size_text(pace.row_bytes),
+            time_text(pace.link_seconds),
+            time_text(pace.step_seconds),
+            f"{pace.least_hits:.0%}",
+            rate_text(pace.rows / max(pace.link_seconds, pace.step_seconds)),
+            rate_text(pace.tokens_per_second),
+        )
+        for pace in plan.recall
+    ]
+    heading = ("rows", "context", "blocks", "of it", "recall a token", "of all rows", "step", "hits needed")
+    return table((*heading, "tokens/s without hits", "with"), rows)
 
 
 def _floors(plan: Plan) -> str:

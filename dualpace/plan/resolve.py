@@ -8,13 +8,14 @@ import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from dualpace.plan import flashinfer, prefill
+from dualpace.plan import flashinfer, prefill, recall
 from dualpace.plan.abi import ring_bytes
 from dualpace.plan.calibration import resolve_policy
 from dualpace.plan.capacity import Capacity, resolve_capacity
 from dualpace.plan.checkpoint import Checkpoint, CheckpointError, read_checkpoint
 from dualpace.plan.error import PlanError
 from dualpace.plan.forecast import forecast
+from dualpace.plan.paging import KvLayout
 from dualpace.plan.plan import (
     Attention,
     AttentionPolicy,
@@ -22,6 +23,7 @@ from dualpace.plan.plan import (
     Model,
     Offload,
     Plan,
+    RecallPace,
     Rings,
     Schedule,
     Serving,
@@ -55,8 +57,7 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
     attention = _attention(spec.attention, model, target, policy)
     if policy and attention.flashinfer == "none":
         policy = policy.model_copy(update={"flashinfer": None})
-    offload = _offload(spec.offload)
-    capacity = resolve_capacity(spec, model, attention, target, offload)
+    capacity = resolve_capacity(spec, model, attention, target, _offload(spec.offload, attention.page_size))
     floors = _floors(model, target, attention, policy, capacity)
     return Plan(
         name=spec.name,
@@ -66,7 +67,7 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
         pages=capacity.pages,
         schedule=capacity.schedule,
         rings=_rings(spec.nic, capacity.schedule),
-        offload=offload,
+        offload=capacity.offload,
         target=target,
         memory=capacity.memory,
         serving=_serving(spec, base),
@@ -76,6 +77,7 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
         floors=floors,
         forecast=forecast(model, target, attention, policy, capacity.schedule.prefill_chunk, floors),
         policy=policy,
+        recall=_recall(model, target, attention, capacity),
     )
 
 
@@ -209,11 +211,28 @@ def _policy(spec: Spec, base: Path, model: Model, target: Target) -> AttentionPo
     return resolve_policy(_absolute(base, file) if file else None, model, target)
 
 
-def _offload(section: OffloadSection) -> Offload:
-    if section.mode != "off" and section.host_budget is None:
+def _offload(section: OffloadSection, page_size: int) -> Offload:
+    if section.mode == "off":
+        return Offload(mode="off", host_budget=0, sparse_blocks=0)
+    if section.host_budget is None:
         raise PlanError(("offload", "host_budget"), f"mode {section.mode} needs host memory", "give it, like 64GiB")
     sparse = 0 if section.selection == "exact" else section.selection.blocks
-    return Offload(mode=section.mode, host_budget=section.host_budget or 0, sparse_blocks=sparse)
+    sinks, recent = recall.sinks(page_size), recall.recent(page_size)
+    if sparse and sparse <= sinks + recent:
+        raise PlanError(
+            ("offload", "selection", "blocks"),
+            f"{sparse} blocks leave none to choose: the first {sinks} and the last {recent} of a row are always taken",
+            f"raise it to {2 * (sinks + recent)} or more",
+        )
+    return Offload(mode=section.mode, host_budget=section.host_budget, sparse_blocks=sparse, sinks=sinks, recent=recent)
+
+
+def _recall(model: Model, target: Target, attention: Attention, capacity: Capacity) -> tuple[RecallPace, ...]:
+    offload, schedule = capacity.offload, capacity.schedule
+    if offload.mode != "recall":
+        return ()
+    layout = KvLayout(model, attention.page_size, schedule.prefill_chunk, target.count)
+    return tuple(recall.paces(model, target, layout, offload, schedule))
 
 
 def _rings(section: NicSection, schedule: Schedule) -> Rings:

@@ -60,9 +60,19 @@ def kv_token_bytes(model: Model) -> int:
     return 2 * model.kv_heads * model.head_dim * model.element_bytes
 
 
-def decode_attention(model: Model, context: int) -> Work:
-    """Attention of one token after `context` tokens, in all layers; a window bounds what its layers read."""
-    keys = sum(len(group.layers) * min(context, group.window or context) for group in model.groups)
+def decode_weights(model: Model, rows: int) -> Work:
+    """The matrix products of a decode step of `rows` rows, which read all weights once."""
+    elements = layer_elements(model) + head_elements(model)
+    return Work((elements + vector_elements(model)) * model.element_bytes, 2.0 * elements * rows)
+
+
+def decode_attention(model: Model, context: int, selected: int | None = None) -> Work:
+    """Attention of one token after `context` tokens, in all layers.
+
+    A window bounds what its layers read; the others read `selected` tokens, all if None.
+    """
+    seen = context if selected is None else min(context, selected)
+    keys = sum(len(group.layers) * (min(context, group.window) if group.window else seen) for group in model.groups)
     return _attention(model, keys, keys)
 
 
@@ -114,8 +124,7 @@ def floor(
     context: int,
 ) -> Floor:
     """The floor of `rows` rows with `context` tokens each, prompts being cut into chunks of `chunk` tokens."""
-    elements = layer_elements(model) + head_elements(model)
-    weights = Work((elements + vector_elements(model)) * model.element_bytes, 2.0 * elements * rows)
+    weights = decode_weights(model, rows)
     token = decode_attention(model, context)
     kv = Work(rows * token.bytes, rows * token.flops)
     ttft, ttft_bound = _prefill(model, target, chunk, rows, context)

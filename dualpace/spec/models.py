@@ -192,7 +192,10 @@ class NicSection(Section):
 class SparseOffload(Section):
     """Lossy recall: each step attends to the best blocks only."""
 
-    blocks: Tokens = Field(description="KV blocks recalled per row and layer.", examples=[256])
+    blocks: Tokens = Field(
+        description="KV blocks that a token attends to in a layer, the first and last ones of its row among them.",
+        examples=[256],
+    )
 
 
 class OffloadSection(Section):

@@ -135,9 +135,19 @@ def plan(
         ),
         offload=Offload(mode="off", host_budget=0, sparse_blocks=0),
         target=Target(
-            name="test", kind="cuda", sm=sm, count=1, memory=1 << 34, read_bandwidth=1e12, flops=1e14, source="none"
+            name="test",
+            kind="cuda",
+            sm=sm,
+            count=1,
+            memory=1 << 34,
+            read_bandwidth=1e12,
+            flops=1e14,
+            link_bandwidth=5e10,
+            source="none",
         ),
-        memory=Memory(limit=1 << 34, weights=0, activations=0, logits=0, history=0, scheduler=0, kv=0, free=0),
+        memory=Memory(
+            limit=1 << 34, weights=0, activations=0, logits=0, history=0, scheduler=0, recall=0, kv=0, free=0
+        ),
         serving=Serving(
             host="127.0.0.1",
             port=8000,

@@ -86,10 +86,14 @@ def test_shared_memory_that_cannot_hold_the_rings_is_told_how_much_they_need(tmp
     assert refused.value.code == Exit.HARDWARE
 
 
-def test_memory_that_cannot_hold_the_plan_is_told_how_much_it_needs(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("host_budget", "field"), [(0, "target.kv_budget"), (64 << 30, "offload.host_budget")])
+def test_memory_that_cannot_hold_the_plan_is_told_how_much_it_needs(host_budget, field, tmp_path, monkeypatch):
+    plan = CPU_PLAN.model_copy(update={"offload": CPU_PLAN.offload.model_copy(update={"host_budget": host_budget})})
+    needed = (preflight.host_memory(CPU_PLAN) + host_budget) >> 20
     monkeypatch.setattr(preflight, "available_memory", lambda: 100 << 20)
-    with pytest.raises(preflight.RefusedError, match=r"and 100 MiB are left here: .*`--memory`") as refused:
-        preflight.check(tmp_path, _manifest(CPU_PLAN), hashes=False)
+    refusal = rf"needs {needed} MiB of memory and 100 MiB are left here: .*`--memory`\), or lower `{field}`"
+    with pytest.raises(preflight.RefusedError, match=refusal) as refused:
+        preflight.check(tmp_path, _manifest(plan), hashes=False)
     assert refused.value.code == Exit.HARDWARE
 
 

@@ -109,8 +109,10 @@ def plan_for(config: PretrainedConfig, family: str, dtype: str = "fp32", weights
         ),
         rings=Rings(transport="shm", rings=1, request_slots=1, token_slots=1, arena_words=1, bytes=1),
         offload=Offload(mode="off", host_budget=0, sparse_blocks=0),
-        target=Target(name="cpu", kind="cpu", sm="", count=1, memory=1, read_bandwidth=1, flops=1, source=""),
-        memory=Memory(limit=1, weights=1, activations=1, logits=1, history=1, scheduler=1, kv=1, free=1),
+        target=Target(
+            name="cpu", kind="cpu", sm="", count=1, memory=1, read_bandwidth=1, flops=1, link_bandwidth=0, source=""
+        ),
+        memory=Memory(limit=1, weights=1, activations=1, logits=1, history=1, scheduler=1, recall=0, kv=1, free=1),
         serving=Serving(
             host="127.0.0.1",
             port=0,

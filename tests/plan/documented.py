@@ -1,4 +1,4 @@
-"""The commands in docs/plan.md and what they print.
+"""The commands in pages on plans and what they print.
 
 `python -m tests.plan.documented` writes the outputs again; nothing else does.
 """
@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from dualpace.cli import app
 
-PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, RECALL_PAGE = DOCS / "plan.md", DOCS / "offload.md"
 _EXAMPLE = re.compile(r"```console\n\$ dualpace (?P<arguments>.+)\n(?P<output>(?s:.*?))```\n")
 
 
@@ -25,12 +26,13 @@ def output(arguments: str) -> str:
 
 
 def main() -> None:
-    """Write the outputs into the page."""
+    """Write the outputs into the pages."""
 
     def rewritten(found: re.Match[str]) -> str:
         return f"```console\n$ dualpace {found['arguments']}\n{output(found['arguments'])}```\n"
 
-    PAGE.write_text(_EXAMPLE.sub(rewritten, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in (PAGE, RECALL_PAGE):
+        page.write_text(_EXAMPLE.sub(rewritten, page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -42,9 +42,9 @@ def test_numbers_stand_below_the_bar():
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(0, 2**40), min_size=7, max_size=7), st.integers(40, 300))
+@given(st.lists(st.integers(0, 2**40), min_size=8, max_size=8), st.integers(40, 300))
 def test_any_memory_map_fills_the_bar(sizes, width):
-    weights, activations, logits, history, scheduler, kv, free = sizes
+    weights, activations, logits, history, scheduler, recall, kv, free = sizes
     limit = sum(sizes)
     memory = Memory(
         limit=limit,
@@ -53,6 +53,7 @@ def test_any_memory_map_fills_the_bar(sizes, width):
         logits=logits,
         history=history,
         scheduler=scheduler,
+        recall=recall,
         kv=kv,
         free=free,
     )

@@ -84,6 +84,7 @@ def test_the_parts_of_memory_add_up_within_the_limit(deployment):
         memory.logits,
         memory.history,
         memory.scheduler,
+        memory.recall,
         memory.kv,
         memory.free,
     )
@@ -206,7 +207,7 @@ def test_the_largest_context_that_an_error_names_does_fit():
 
 def test_host_memory_lengthens_a_row_and_not_the_pools():
     off = plan(LLAMA_8B, target__kv_budget="1GiB")
-    on = plan(LLAMA_8B, target__kv_budget="1GiB", offload__mode="recall", offload__host_budget="15GiB")
+    on = plan(LLAMA_8B, target__kv_budget="1GiB", offload__mode="recall", offload__host_budget="16GiB")
     assert (off.schedule.max_context, on.schedule.max_context) == (8192, 131072)
     assert off.memory.kv == on.memory.kv
 

@@ -76,9 +76,10 @@ def small_plan(
         rings=Rings(transport="shm", bytes=abi.ring_bytes(Rings(transport="shm", bytes=0, **counts)), **counts),
         offload=Offload(mode="off", host_budget=0, sparse_blocks=0),
         target=Target(
-            name="cpu", kind="cpu", sm="", count=1, memory=1 << 30, read_bandwidth=1e10, flops=1e12, source="none"
+            name="cpu", kind="cpu", sm="", count=1, memory=1 << 30, read_bandwidth=1e10, flops=1e12, link_bandwidth=0.0,
+            source="none",
         ),
-        memory=Memory(limit=0, weights=0, activations=0, logits=0, history=0, scheduler=0, kv=0, free=0),
+        memory=Memory(limit=0, weights=0, activations=0, logits=0, history=0, scheduler=0, recall=0, kv=0, free=0),
         serving=Serving(
             host="", port=0, model_name=name, api_key_file="", max_body=0, drain=0.0,
             log="requests", tls_certificate="", tls_key="", chat_template=""

@@ -6,11 +6,9 @@ from dualpace.diagnostic import Severity
 from dualpace.lint.rule import Finding, LintContext, Rule
 from dualpace.plan.paging import KvLayout
 from dualpace.plan.quantity import size_text, time_text
+from dualpace.plan.recall import PINNING
 
-# Read on an H200 behind PCIe 5 x16: pinned memory to the card in bytes a second, seconds to pin a byte, and the block
-# below which gathering pages falls short of that rate.
-LINK_RATE = 55.5e9
-PINNING = 0.6 / 2**30
+# Read on an H200 behind PCIe 5 x16: the block below which gathering blocks falls short of the link's bandwidth.
 LEAST_BLOCK = 8 * 2**10
 LONGEST_PINNING = 60.0
 SLOWEST_TOKEN = 0.25
@@ -75,6 +73,13 @@ def selects_all(context: LintContext) -> Iterator[Finding]:
         yield Finding(("offload", "selection", "blocks"), message, "write `selection: exact`, or lower it")
 
 
+def few_blocks(context: LintContext) -> Iterator[Finding]:
+    """A sparse selection has something to choose."""
+    refusal = context.refusal
+    if refusal and refusal.path == ("offload", "selection", "blocks"):
+        yield Finding(refusal.path, f"offload.selection.blocks: {refusal.message}", refusal.help)
+
+
 def lossy(context: LintContext) -> Iterator[Finding]:
     """Answers are exact."""
     if context.spec.offload.mode != "off" and context.spec.offload.selection != "exact":
@@ -103,13 +108,14 @@ def small_blocks(context: LintContext) -> Iterator[Finding]:
 def recall_pace(context: LintContext) -> Iterator[Finding]:
     """Recalling all of a long row for each of its tokens keeps a readable pace."""
     plan = context.plan
-    if plan is None or plan.offload.mode != "recall" or plan.offload.sparse_blocks:
+    if plan is None or not plan.recall or plan.offload.sparse_blocks:
         return
-    seconds = plan.kv_bytes_per_token * plan.schedule.max_context / (LINK_RATE * plan.target.count)
+    longest, rate = plan.recall[-1], plan.target.link_bandwidth * plan.target.count
+    seconds = longest.row_bytes / rate
     if seconds > SLOWEST_TOKEN:
         message = (
-            f"offload.mode recall brings all KV of a row back for each token: at {plan.schedule.max_context} tokens "
-            f"that takes {time_text(seconds)} at {LINK_RATE / 1e9:g} GB/s"
+            f"offload.mode recall brings all that a row has not on the card back for each token: at {longest.context} "
+            f"tokens that takes {time_text(seconds)} at {rate / 1e9:.3g} GB/s"
         )
         yield Finding(("offload", "mode"), message, "write `mode: cooperative`, or `selection: {blocks: 256}`")
 
@@ -134,4 +140,5 @@ OFFLOAD_RULES = (
     Rule("DP507", "small-blocks", Severity.WARNING, small_blocks),
     Rule("DP508", "recall-pace", Severity.WARNING, recall_pace),
     Rule("DP509", "pinning-time", Severity.NOTE, pinning),
+    Rule("DP510", "few-blocks", Severity.ERROR, few_blocks),
 )
