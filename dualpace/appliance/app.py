@@ -5,18 +5,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Security
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from dualpace.appliance.access import Access
-from dualpace.appliance.aside import ARRIVED, ParsingRoute
+from dualpace.appliance.bodies import ARRIVED, Bodies, endpoints
 from dualpace.appliance.deployment import Deployment
 from dualpace.appliance.dispatch import Dispatcher
-from dualpace.appliance.errors import ApiError, from_validation, model_not_found
+from dualpace.appliance.errors import ApiError, model_not_found
 from dualpace.appliance.generate import Generation
 from dualpace.appliance.keys import Keys
 from dualpace.appliance.ledger import Ledger
@@ -46,9 +47,8 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher, ledger: Ledger | 
     keys = Keys(serving.api_key_file, deployment.api_keys, ledger or Ledger())
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
-    app.router.route_class = ParsingRoute
+    app.router.route_class = _Route
     app.add_exception_handler(ApiError, _api_error)
-    app.add_exception_handler(RequestValidationError, _api_error)
     app.add_exception_handler(HTTPException, _api_error)
     bearer = Security(HTTPBearer(auto_error=False, description="A key of the deployment."))
     guarded = [bearer] if keys else []
@@ -89,18 +89,38 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher, ledger: Ledger | 
 
     add_tokenization(app, deployment, guarded)
     add_operations(app, deployment, dispatcher, guarded)
-    posts = frozenset(route.path for route in app.routes if isinstance(route, APIRoute) and route.body_field)
-    app.add_middleware(Limits, keys=keys, max_body=serving.max_body, log=serving.log, paths=posts)
+    served = endpoints(app.routes)
+    app.add_middleware(Bodies, served=served, refusal=_refusal)
+    app.add_middleware(Limits, keys=keys, max_body=serving.max_body, log=serving.log, paths=served.keys())
     app.add_middleware(Access, log=serving.log, tally=dispatcher.tally)
     describe(app, deployment, events=(Completion, ChatChunk))
     return app
 
 
+class _Route(APIRoute):
+    """HEAD is answered as GET is; the server leaves the body out."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether the route is for this request."""
+        return super().matches(_as_get(scope))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        await super().handle(_as_get(scope), receive, send)
+
+
+def _as_get(scope: Scope) -> Scope:
+    return {**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope
+
+
+def _refusal(scope: Scope, error: ApiError) -> JSONResponse:
+    report_of(scope)["error"] = error.message
+    return error.response()
+
+
 async def _api_error(request: Request, error: Exception) -> JSONResponse:
     """Every refusal as the API's error object."""
-    told = _told(request, error)
-    report_of(request.scope)["error"] = told.message
-    response = told.response()
+    response = _refusal(request.scope, _told(request, error))
     if isinstance(error, HTTPException):
         response.headers.update(error.headers or {})
     return response
@@ -110,8 +130,6 @@ def _told(request: Request, error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case RequestValidationError():
-            return from_validation(error.errors())
         case HTTPException(status_code=404):
             message = f"There is no {request.url.path} here; /openapi.json has all there is."
             return ApiError(404, message, code="unknown_url")

@@ -185,11 +185,13 @@ class Dispatcher:
 
         `arrived` is when the request did, in seconds of `pace.clock`.
 
-        What finds no room in the ring follows once the engine has read what is there. Raises ApiError: 503 while the
-        engine is unavailable, 429 while it has as many requests as it may queue, 400 for what it cannot serve.
+        What finds no room in the ring follows once the engine has read what is there. Raises ApiError: 503 once closed,
+        429 while the engine, as last looked at, has as many requests as it may queue, 400 for what it cannot serve.
         """
         tokens = sum(len(prompt) for prompt, _ in jobs)
-        self.check_room(len(jobs), tokens)
+        if self._closing:
+            raise unavailable(self._closing)
+        self._check_limits(len(jobs), tokens)
         inbox = Inbox()
         tags = list(itertools.islice(self._tags, len(jobs)))
         for choice, (tag, (prompt, params)) in enumerate(zip(tags, jobs, strict=True)):
@@ -201,14 +203,17 @@ class Dispatcher:
             raise inbox.error
         return inbox, tags
 
-    def check_room(self, jobs: int = 1, tokens: int = 0) -> None:
-        """Raises ApiError as `submit` would, by what can be known of requests before their prompts are read.
+    def check_room(self) -> None:
+        """Look at the engine, before a prompt is read. Raises ApiError: 503 while it is unavailable, 429 as `submit`.
 
         What other frontends queue shows in the engine's status.
         """
         reason = self.unavailable()
         if reason is not None:
             raise unavailable(reason)
+        self._check_limits(jobs=1, tokens=0)
+
+    def _check_limits(self, jobs: int, tokens: int) -> None:
         engine, limits = self._heartbeat.status, self._schedule
 
         def is_beyond(mine: int, every: int, more: int, most: int) -> bool:

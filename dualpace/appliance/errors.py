@@ -116,10 +116,8 @@ def from_validation(errors: Sequence[Any]) -> ApiError:
 
     Of pydantic's errors the first of a field that is not served, for no other value would help; or else the first.
     """
-    first = next((error for error in errors if any(map(_unsupported, _known(error["loc"][1:])))), errors[0])
-    kind, location = first["type"], first["loc"][1:]
-    if kind == "json_invalid":
-        return invalid(f"The request body is not valid JSON: {first['ctx']['error']} at character {location[0]}.")
+    first = next((error for error in errors if any(map(_unsupported, _known(error["loc"])))), errors[0])
+    kind, location = first["type"], first["loc"]
     if not location:
         return invalid("The request body must be a JSON object whose field names are valid text.")
     if kind == "missing":

@@ -24,6 +24,7 @@ Log = Literal["errors", "requests", "prompts"]
 REPORT = "dualpace.report"
 
 _APART = "fields"
+_encoded = json.JSONEncoder(default=str).encode
 
 
 def report_of(scope: MutableMapping[str, Any]) -> dict[str, Any]:
@@ -33,8 +34,12 @@ def report_of(scope: MutableMapping[str, Any]) -> dict[str, Any]:
 
 
 def event(logger: logging.Logger, level: int, message: str, fields: dict[str, Any]) -> None:
-    """Log `message` with `fields` of its own, whose names stand beside those of every line."""
-    logger.log(level, message, extra={_APART: fields})
+    """Log `message` with `fields` of its own, whose names stand beside those of every line.
+
+    Who called is not looked for: lines do not say it.
+    """
+    if logger.isEnabledFor(level):
+        logger.handle(logger.makeRecord(logger.name, level, "", 0, message, (), None, extra={_APART: fields}))
 
 
 class JsonLines(logging.Handler):
@@ -83,7 +88,7 @@ class JsonLines(logging.Handler):
         while (line := self._lines.get()) is not None:
             # A pipe that is full or gone costs a line, not those after it.
             with suppress(OSError, ValueError):
-                self._stream.write(json.dumps(line, default=str) + "\n")
+                self._stream.write(_encoded(line) + "\n")
             self._taken += _size(line)
             if self._lines.empty():
                 with suppress(OSError, ValueError):

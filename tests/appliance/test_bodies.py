@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
-from dualpace.appliance import aside, limits
+from dualpace.appliance import bodies, limits
 from dualpace.appliance.schema import Body, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 from .conftest import Frontend, ServeToy
@@ -43,6 +43,57 @@ def test_a_body_that_cannot_be_read_is_told_why(toy: Frontend, body: bytes, why:
         assert why in response.json()["error"]["message"]
 
 
+# Bodies of half a million parts: lists and objects wide and nested, texts, names.
+WIDE = {
+    "lists": b'{"model": "toy", "prompt": [%s[]]}' % (b"[]," * 500_000),
+    "lists of one": b'{"model": "toy", "prompt": [%s[1]]}' % (b"[1]," * 500_000),
+    "objects": b'{"model": "toy", "prompt": [%s{}]}' % (b"{}," * 500_000),
+    "texts": b'{"model": "toy", "prompt": [%s""]}' % (b'"",' * 500_000),
+    "names": b"{%s}" % b",".join(b'"%x":1' % index for index in range(500_000)),
+    "a list in each": b'{"model": "toy", "prompt": %s}' % (b"[1," * 500_000 + b"1" + b"]" * 500_000),
+    "an object in each": b'{"a":' * 500_000 + b"1" + b"}" * 500_000,
+    "lists behind a text": b'{"user": "%s", "prompt": [%s[]]}' % (b"[" * 1000, b"[]," * 500_000),
+    "no JSON": b"[" * 500_000,
+}
+
+
+@pytest.mark.parametrize("shape", WIDE)
+def test_a_body_of_very_many_parts_is_refused_by_its_bytes(toy: Frontend, shape: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bodies, "_DECODER", None)  # whatever reads JSON fails
+    response = toy.http.post("/v1/completions", content=WIDE[shape], headers={"Content-Type": "application/json"})
+    assert response.status_code == 400
+    assert f"at most {bodies.MOST_PARTS}" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["[" * 500_000, '"' * 500_000, '{"a": [' * 100_000, "\\" * 500_000, '"[' * 200_000])
+def test_what_stands_in_a_text_is_no_part(toy: Frontend, text: str):
+    assert post(toy, "/v1/completions", COMPLETION | {"user": text}).status_code == 200
+
+
+@pytest.mark.parametrize("padding", ["", " " * 100_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"model": "toy", "prompt": "x", "max_tokens": 1, "max_tokens": 2}',
+        '{"model": "toy", "prompt": "x", "logit_bias": {"1": 1, "1": 2}}',
+        r'{"model": "toy", "prompt": "x", "prom\u0070t": "y"}',
+    ],
+)
+def test_a_name_that_an_object_has_twice_is_refused(toy: Frontend, body: str, padding: str):
+    response = toy.http.post("/v1/completions", content=body + padding, headers={"Content-Type": "application/json"})
+    assert response.status_code == 400
+    assert "twice" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body", [json.dumps(COMPLETION).encode("utf-16"), b"\xef\xbb\xbf" + json.dumps(COMPLETION).encode()]
+)
+def test_json_is_utf_8_without_a_mark(toy: Frontend, body: bytes):
+    response = toy.http.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 400
+    assert "not valid JSON" in response.json()["error"]["message"]
+
+
 def many(value: object) -> list[object]:
     return [value] * 1000
 
@@ -69,11 +120,11 @@ def test_what_does_not_fit_a_thousand_times_is_not_found_a_thousand_times(model:
 
 
 def test_an_object_of_more_names_than_any_field_takes_is_refused_before_they_are_looked_at(toy: Frontend):
-    names = {f"name{index}": 1 for index in range(aside.MOST_NAMES + 1)}
+    names = {f"name{index}": 1 for index in range(bodies.MOST_NAMES + 1)}
     user = {"user": "x" * 100_000}
     for fields in (names, {"logit_bias": names}, {"stream_options": names}, {"prompt": [names]}):
         error = post(toy, "/v1/completions", COMPLETION | user | fields).json()["error"]
-        assert f"at most {aside.MOST_NAMES}" in error["message"]
+        assert f"at most {bodies.MOST_NAMES}" in error["message"]
 
 
 @pytest.mark.parametrize("padding", ["x", "x" * 100_000])
@@ -165,12 +216,13 @@ def test_a_body_whose_client_leaves_before_its_end_is_no_request(serve: ServeToy
 def test_a_large_body_is_parsed_off_the_event_loop(toy: Frontend, monkeypatch: pytest.MonkeyPatch):
     threads = []
 
-    def loads(body: bytes, **how: object) -> object:
+    def decode(text: str) -> object:
         threads.append(threading.current_thread().name)
-        return json.loads(body, **how)
+        return json.loads(text)
 
-    monkeypatch.setattr(aside, "json", SimpleNamespace(loads=loads))
+    monkeypatch.setattr(bodies, "_DECODER", SimpleNamespace(decode=decode))
     for size in (10, 100_000):
         assert post(toy, "/v1/completions", COMPLETION | {"user": "x" * size}).status_code == 200
-    [large] = threads  # pydantic reads small ones itself
+    small, large = threads
     assert large.startswith("aside")
+    assert not small.startswith("aside")
