@@ -90,6 +90,7 @@ def test_a_frontend_takes_its_share_of_the_queue_and_what_the_others_leave():
         dispatcher = Dispatcher(Shared(held=True), schedule, frontends=4)
         with suppress(ApiError):
             while True:
+                dispatcher.check_room()
                 dispatcher.submit([([5], SamplingParams(max_tokens=4))], 0.0)
         return len(dispatcher._routes)
 
