@@ -84,9 +84,10 @@ class Model(Frozen):
 
 
 class Weights(Frozen):
-    """Where weights come from. `kind` "random" uses `seed`; else `path` is a folder of safetensors or a .gguf.
+    """Where weights come from. `path` is a folder of safetensors or a .gguf; `kind` "random" uses `seed` instead.
 
-    `hub` is "owner/name@revision" where they are the model hub's; `path` is then "" if its cache is not known.
+    Random weights have the tokenizer of `path`, or none where it is "". `hub` is "owner/name@revision" where they are
+    the model hub's; `path` is then "" if its cache is not known.
     """
 
     kind: Literal["random", "safetensors", "gguf"]

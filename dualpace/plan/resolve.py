@@ -142,7 +142,8 @@ def _snapshot(section: ModelSection, hub_cache: Path | None) -> Path | None:
 
 def _weights(section: ModelSection, folder: Path | None) -> Weights:
     if isinstance(section.weights, RandomWeights):
-        return Weights(kind="random", seed=section.weights.random)
+        tokenizer = str(folder) if folder and folder.exists() else ""
+        return Weights(kind="random", path=tokenizer, seed=section.weights.random)
     if not section.hub and not section.path:
         raise PlanError(
             ("model", "weights"), "a `shape` alone has no weights", "give `path` or `hub`, or `weights: {random: 0}`"

@@ -135,7 +135,8 @@ class ModelSection(Section):
     )
     weights: Literal["checkpoint"] | RandomWeights = Field(
         "checkpoint",
-        description="`checkpoint`, or `{random: SEED}` for measuring without weights.",
+        description="`checkpoint`, or `{random: SEED}` for measuring without weights; `path` or `hub` then gives the "
+        "tokenizer, if it is here.",
         examples=["checkpoint", {"random": 0}],
     )
 

@@ -1,13 +1,14 @@
 """A server whose latencies are known: it waits as it is told, and writes down when each answer went out.
 
-    python -m tests.bench.scripted_server [CERTIFICATE KEY]
+    python -m tests.bench.scripted_server [--port PORT] [CERTIFICATE KEY]
 
-Prints its port; with PEM files it speaks HTTPS. The `script` of a request is an object: `ttft` and `itl` in seconds,
-either of them a number or a list that requests take in turn; `tokens` (by default those asked for); `burst`, tokens a
-write; and `end`, one of `ENDS`. GET /log has a list for each request: its arrival and then each write of text, in
-seconds of the system's monotonic clock, which the client's times are of too.
+Prints its port, any by default; with PEM files it speaks HTTPS. The `script` of a request is an object: `ttft` and
+`itl` in seconds, either of them a number or a list that requests take in turn; `tokens` (by default those asked for);
+`burst`, tokens a write; and `end`, one of `ENDS`. GET /log has a list for each request: its arrival and then each write
+of text, in seconds of the system's monotonic clock, which the client's times are of too.
 """
 
+import argparse
 import asyncio
 import itertools
 import json
@@ -82,6 +83,8 @@ class Connection(asyncio.Protocol):
         if self.url == b"/log":
             self.whole(200, self.server.log)
             self.server.log = []
+        elif self.url == b"/health":
+            self.whole(200, {})
         elif self.url == b"/v1/models":
             self.whole(200, {"data": [{"id": "scripted", "max_model_len": 4096}]})
         else:
@@ -138,13 +141,13 @@ class Connection(asyncio.Protocol):
         self.transport.write((b"" if self.end == "no-done" else chunk(b"data: [DONE]\n\n")) + b"0\r\n\r\n")
 
 
-async def serve(*files: str) -> None:
+async def serve(port: int, files: list[str]) -> None:
     server = Server()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) if files else None
     if context:
         context.load_cert_chain(*files)
     listener = await asyncio.get_running_loop().create_server(
-        lambda: Connection(server), "127.0.0.1", 0, backlog=1024, ssl=context
+        lambda: Connection(server), "127.0.0.1", port, backlog=1024, ssl=context
     )
     sys.stdout.write(f"{listener.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
@@ -152,4 +155,8 @@ async def serve(*files: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(*sys.argv[1:]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("files", nargs="*")
+    arguments = parser.parse_args()
+    uvloop.run(serve(arguments.port, arguments.files))

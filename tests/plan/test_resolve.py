@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -293,3 +294,15 @@ def test_what_the_cpus_kernels_cannot_do_is_refused_there_alone(field, value):
         plan(shape=shape, gpu=None)
     assert caught.value.path == ("model", "shape", field)
     assert plan(shape=shape, gpu="h200").model.model_dump()[field] == value
+
+
+def test_random_weights_have_the_tokenizer_of_a_path_that_is_here(tmp_path):
+    config = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+              "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256, "rms_norm_eps": 1e-5,
+              "rope_theta": 500000.0, "max_position_embeddings": 131072}  # fmt: skip
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/config.json").write_text(json.dumps(config))
+    here = plan(base=tmp_path, model__path="here", model__shape=None)
+    assert (here.weights.kind, here.weights.path) == ("random", str(tmp_path / "here"))
+    absent = plan(base=tmp_path, model__path="absent")
+    assert (absent.weights.kind, absent.weights.path) == ("random", "")
