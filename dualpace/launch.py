@@ -31,6 +31,10 @@ ENGINE_STOP_SECONDS = 10.0
 FRONTEND_STOP_SECONDS = 5.0  # beyond `serving.drain`
 POLL_SECONDS = 0.05
 PROBE_SECONDS = 1.0
+# A frontend tells that its event loop runs by touching the file of its port, each second. One that has not at so many
+# looks in a row, each as long after the one before, hangs: it is killed, and started again.
+PULSE_SECONDS = 1.0
+HUNG_LOOKS = 10
 # An engine that fails is started again, unless it has been before and has not served for this long since. A frontend
 # always is, but not sooner than this after the last time.
 RESTART_SECONDS = 30.0
@@ -57,6 +61,9 @@ class _Child:
     arguments: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     restarted: float = -math.inf
+    # When the file of its port was touched, and how many looks have found it so.
+    pulse: int = 0
+    looks: int = 0
 
 
 class Appliance:
@@ -149,6 +156,7 @@ class Appliance:
         An engine that fails is started again: the frontends, which have ended what that one left, find the new one. So
         is a frontend, whatever the others are doing: the engine has ended what that one left.
         """
+        looked = time.monotonic()
         while True:
             ended = self._ended(self._patience())
             if ended is self._engine:
@@ -161,6 +169,19 @@ class Appliance:
                     self._spawn_frontend(frontend)
             if self._served_since is None and self._healthy():
                 self._served_since = time.monotonic()
+            if time.monotonic() >= looked + PULSE_SECONDS:
+                looked = time.monotonic()
+                self._end_hung_frontends(say)
+
+    def _end_hung_frontends(self, say: Callable[[str], None]) -> None:
+        for frontend in self._frontends:
+            file = self._port_file(frontend)
+            pulse = file.stat().st_mtime_ns if file.exists() else 0
+            frontend.looks = frontend.looks + 1 if pulse == frontend.pulse else 0
+            frontend.pulse = pulse
+            if pulse and frontend.process is not None and frontend.looks >= HUNG_LOOKS:
+                say(f"{frontend.name} has not moved for {HUNG_LOOKS * PULSE_SECONDS:g} s; ending it")
+                frontend.process.kill()
 
     def _restart_engine(self, say: Callable[[str], None]) -> None:
         failure = self._failure_of(self._engine)
@@ -172,19 +193,16 @@ class Appliance:
         self._served_since = None
         self._spawn(self._engine)
 
-    def _patience(self) -> float | None:
-        """Seconds for which the processes may be waited for before something else is due; None: for ever."""
-        if self._served_since is None:
-            return POLL_SECONDS
-        due = [child.restarted + RESTART_SECONDS for child in self._frontends if child.process is None]
-        return max(0.0, min(due) - time.monotonic()) if due else None
+    def _patience(self) -> float:
+        """Seconds for which the processes may be waited for before something else is due."""
+        return POLL_SECONDS if self._served_since is None else PULSE_SECONDS
 
     def _wait_until(self, done: Callable[[], bool]) -> None:
         while not done():
             if ended := self._ended(POLL_SECONDS):
                 raise self._end_of(ended)
 
-    def _ended(self, seconds: float | None) -> _Child | None:
+    def _ended(self, seconds: float) -> _Child | None:
         """A process that is found to have ended within so many seconds."""
         children = (self._engine, *self._frontends)
         handles = {os.pidfd_open(child.process.pid): child for child in children if child.process is not None}
@@ -213,6 +231,8 @@ class Appliance:
         return LaunchError("\n".join(filter(None, (output, f"{child.name} {how}"))), refusal)
 
     def _spawn_frontend(self, child: _Child) -> None:
+        self._port_file(child).unlink(missing_ok=True)
+        child.pulse = child.looks = 0
         where = ("--host", self.host, "--port", str(self.port), "--share-port")
         self._spawn(child, *where, "--port-file", str(self._port_file(child)))
 

@@ -104,6 +104,6 @@ def _log(scope: Scope, own: bytes, status: int, seconds: float) -> None:
         "seconds": round(seconds, 4),
         **report_of(scope),
     }
-    for name in ("path", "error"):  # which clients make up
+    for name in ("path", "error", "user"):  # which clients make up
         fields[name] = fields[name][:_LONGEST] if name in fields else None
     event(logger, logging.INFO, "request", {name: value for name, value in fields.items() if value is not None})

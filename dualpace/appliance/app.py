@@ -30,7 +30,7 @@ from dualpace.appliance.responses import ChatChunk, ChatCompletion, Completion, 
 from dualpace.appliance.schema import ChatRequest, CompletionRequest, SamplingFields
 from dualpace.appliance.stream import Answer, EventStream, Whole
 from dualpace.appliance.tokenization import add_tokenization
-from dualpace.appliance.validate import chat_job, completion_job
+from dualpace.appliance.validate import Job, chat_job, completion_job
 
 
 def create_app(deployment: Deployment, dispatcher: Dispatcher, ledger: Ledger | None = None) -> FastAPI:
@@ -54,7 +54,10 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher, ledger: Ledger | 
     guarded = [bearer] if keys else []
     card = ModelCard(id=deployment.name, created=deployment.created, max_model_len=deployment.max_context)
 
-    def answer(body: SamplingFields, generation: Generation, reply: CompletionReply | ChatReply) -> Answer:
+    def answer(body: SamplingFields, job: Job, reply: CompletionReply | ChatReply, scope: Scope) -> Answer:
+        if body.user:
+            report_of(scope)["user"] = body.user
+        generation = Generation(dispatcher, deployment, job, scope[ARRIVED])
         return EventStream(generation, reply) if body.stream else Whole(generation, reply)
 
     @app.post("/v1/completions", response_model=Completion, responses=generated(Completion), dependencies=guarded)
@@ -63,7 +66,7 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher, ledger: Ledger | 
         dispatcher.check_room()
         job = await completion_job(body, deployment)
         reply = CompletionReply(deployment, body.wants_usage)
-        return answer(body, Generation(dispatcher, deployment, job, request.scope[ARRIVED]), reply)
+        return answer(body, job, reply, request.scope)
 
     @app.post(
         "/v1/chat/completions", response_model=ChatCompletion, responses=generated(ChatChunk), dependencies=guarded
@@ -73,7 +76,7 @@ def create_app(deployment: Deployment, dispatcher: Dispatcher, ledger: Ledger | 
         dispatcher.check_room()
         job = await chat_job(body, deployment)
         reply = ChatReply(deployment, len(job.choices), body.wants_usage)
-        return answer(body, Generation(dispatcher, deployment, job, request.scope[ARRIVED]), reply)
+        return answer(body, job, reply, request.scope)
 
     @app.get("/v1/models", responses=errors(), dependencies=guarded)
     async def models() -> ModelList:

@@ -60,7 +60,7 @@ class Limits:
             response = error.response()
             if error.status == 401 and scope["path"] == PAGE:
                 response.headers["WWW-Authenticate"] = 'Basic realm="DualPace"'
-            if not await self._discard(incoming):
+            if not await self._discard(incoming, scope):
                 response.headers["Connection"] = "close"
             await response(scope, receive, send)
         finally:
@@ -126,8 +126,10 @@ class Limits:
                 f"requests of more than {BODIES} times {self._max_body} bytes are under way, the limit of a frontend"
             )
 
-    async def _discard(self, incoming: "_Incoming") -> bool:
+    async def _discard(self, incoming: "_Incoming", scope: Scope) -> bool:
         """Read the rest of a body and drop it; False if it has not come to its end."""
+        if not incoming.asked and "expect" in Headers(scope=scope):
+            return False  # the client sends none before it is told to
         left = DISCARD_BODIES * self._max_body
         with suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_S):
@@ -141,10 +143,11 @@ class _Incoming:
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self.whole = False
+        self.asked = self.whole = False
         self.held_bytes = 0
 
     async def __call__(self) -> Message:
+        self.asked = True
         message = await self._receive()
         self.whole = self.whole or not message.get("more_body", False)
         return message

@@ -2,9 +2,13 @@
 
 A head has to come whole in time and within a size, as have a body's trailers; whatever cannot be read is answered with
 the API's error object. Bodies are bounded where they are read, see `limits`.
+
+A client that ends its side of the connection may have left, or wait for its answer: that cannot be told apart until
+something is sent, which only the connection of one that has left refuses.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -12,6 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from dualpace.appliance.errors import ApiError, invalid, too_large, too_slow
+from dualpace.appliance.head import fault_of
 
 # From a connection, or the first byte of a later request on it, to the end of that request's head.
 HEAD_S = 10.0
@@ -20,6 +25,11 @@ HEAD_BYTES = 65536
 PIECE_BYTES = 16384
 # Where a request's scope has the pipe of its answer.
 PIPE = "dualpace.pipe"
+# Between two looks at the connection of a client that sends no more: the first, and that before it is sent something
+# again.
+LOOK_S = 0.002
+PROBE_S = 1.0
+_TCP_CLOSE = 7
 # After a refusal, for the client to read it before its connection breaks because it was still sending.
 LINGER_S = 1.0
 
@@ -31,6 +41,8 @@ class Pipe:
         self._write = transport.write
         self._flow = flow
         self._cycle = cycle
+        # What may be written at any time and means nothing.
+        self.nothing = b""
 
     @property
     def is_open(self) -> bool:
@@ -61,6 +73,8 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         # Bytes in pieces of which the parser told nothing: it keeps them, until it has the whole of a field.
         self._untold = 0
+        self._running: RequestResponseCycle | None = None
+        self._is_half_closed = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
@@ -71,6 +85,19 @@ class Protocol(HttpToolsProtocol):
         """Forget the connection."""
         self._unset_deadline()
         super().connection_lost(exc)
+        # uvicorn tells the request that came last, which may wait behind the one that is answered.
+        if self._running and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more. What it has asked for is answered, unless it has left."""
+        if not self._answers() or self.cycle.more_body or self.scheme == "https":
+            return False
+        if not self._is_half_closed:
+            self._is_half_closed = True
+            self._probe()
+        return True
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, unless no more is wanted."""
@@ -103,11 +130,17 @@ class Protocol(HttpToolsProtocol):
         """The head is whole."""
         self._untold = 0
         self._unset_deadline()
+        if fault := fault_of(self.parser.get_http_version(), self.url, self.headers):
+            self._refusal = fault
+            raise fault  # the parser fails, and with it the request
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        cast(dict[str, Any], cycle.scope)[PIPE] = Pipe(self.transport, self.flow, cycle)
+        if cycle.scope["http_version"] == "1.0":
+            app = _until_close(cycle, app)
+        else:
+            cast(dict[str, Any], cycle.scope)[PIPE] = Pipe(self.transport, self.flow, cycle)
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
@@ -118,7 +151,7 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Go on with the next request, unless the rest of this one has not come: nobody would read it."""
         super().on_response_complete()
-        if self.cycle.response_complete and self.cycle.more_body:
+        if self.cycle.response_complete and (self.cycle.more_body or self._is_half_closed):
             self.transport.close()
 
     def shutdown(self) -> None:
@@ -134,6 +167,27 @@ class Protocol(HttpToolsProtocol):
     def _unsupported_upgrade_warning(self) -> None:
         # What follows would be of a protocol that is not spoken here.
         self.cycle.keep_alive = False
+
+    def _probe(self) -> None:
+        """Send what means nothing, if there is such a thing now, and look whether it was refused."""
+        assert self._running
+        pipe: Pipe | None = cast(dict[str, Any], self._running.scope).get(PIPE)
+        if pipe and not self._running.response_started:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        elif pipe and pipe.is_open and pipe.nothing:
+            pipe.write(pipe.nothing)
+        self.loop.call_later(LOOK_S, self._look, LOOK_S)
+
+    def _look(self, waited: float) -> None:
+        if self.transport.is_closing() or not self._answers():
+            return
+        state: bytes = self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        if state[0] == _TCP_CLOSE:
+            self.transport.abort()
+        elif waited >= PROBE_S:
+            self._probe()
+        else:
+            self.loop.call_later(2 * waited, self._look, 2 * waited)
 
     def _grow(self, size: int) -> None:
         self._untold = 0
@@ -170,6 +224,7 @@ class Protocol(HttpToolsProtocol):
             if self.cycle.more_body and self.pipeline:
                 # It is the body of a request that waits for its turn that cannot be read on.
                 self.pipeline.popleft()
+                assert self._running  # or nothing would wait for its turn
                 self.cycle = self.pipeline[0][0] if self.pipeline else self._running
             if not self.cycle.more_body:
                 self.cycle.keep_alive = False
@@ -186,6 +241,28 @@ class Protocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
+
+
+def _until_close(cycle: RequestResponseCycle, app: Any) -> Any:
+    """`app` for a client of HTTP/1.0, which knows no chunks: an answer of unknown length ends with its connection."""
+    cycle.waiting_for_100_continue = False
+
+    async def answered(scope: Any, receive: Any, send: Any) -> None:
+        is_sized = True
+
+        async def sending(message: Any) -> None:
+            nonlocal is_sized
+            if message["type"] == "http.response.start":
+                is_sized = any(name.lower() == b"content-length" for name, _ in message["headers"])
+                if not is_sized:
+                    cycle.chunked_encoding = False
+            elif not is_sized:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    return answered
 
 
 def _head_too_large() -> ApiError:

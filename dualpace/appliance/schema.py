@@ -121,7 +121,7 @@ class SamplingFields(Body):
         description=f"Of the requests that wait the lowest is served first, from {LEAST_PRIORITY} to {MOST_PRIORITY}; "
         "0 by default. A level is worth a head start of 16 requests, so none waits for ever.",
     )
-    user: Text | None = Field(None, description="The client's name for its user; accepted and not kept.")
+    user: Text | None = Field(None, description="The client's name for its user, which the log has.")
 
     @property
     def wants_usage(self) -> bool:
@@ -232,7 +232,7 @@ class ChatRequest(SamplingFields):
 
     tools: Nothing | None = refused("tool calls")
     tool_choice: Literal["none", "auto"] | None = refused("tool calls")
-    parallel_tool_calls: bool | None = Field(None, description="Without effect: there are no tool calls.")
+    parallel_tool_calls: Literal[False] | None = refused("tool calls")
     functions: Nothing | None = refused("function calls")
     function_call: Literal["none", "auto"] | None = refused("function calls")
     response_format: ResponseFormat | None = refused("response format other than text")

@@ -35,6 +35,8 @@ from dualpace.plan.manifest import HOST_RING, BundleError
 # Between the end of draining and the end of the process, for streams to say that they were cut short.
 FAREWELL_S = 1
 BACKLOG = 2048
+# How often the port file is touched, which tells who started this process that its event loop runs.
+PULSE_S = 1.0
 # Longer than clients keep an idle connection, so that it is theirs to close and no request meets a closing one.
 KEEP_ALIVE_S = 75
 # After so long without room at the client, the kernel gives a connection up with what waits in its buffers.
@@ -91,8 +93,14 @@ class Server(uvicorn.Server):
         logger.info(describe(self._deployment, host, port))
         if self._port_file:
             self._port_file.write_text(f"{port}\n")
+            self._beat(asyncio.get_running_loop(), self._port_file)
         if self._certificate:
             self._follow(asyncio.get_running_loop(), self._certificate)
+
+    def _beat(self, loop: asyncio.AbstractEventLoop, file: Path) -> None:
+        with contextlib.suppress(OSError):  # its folder goes before its last reader does
+            os.utime(file)
+        loop.call_later(PULSE_S, self._beat, loop, file)
 
     def _follow(self, loop: asyncio.AbstractEventLoop, certificate: Certificate) -> None:
         certificate.follow()
@@ -154,7 +162,11 @@ def main() -> int:
     parser.add_argument("--host", help="address to listen on; the plan's by default")
     parser.add_argument("--port", type=int, help="TCP port, 0 picks one; the plan's by default")
     parser.add_argument("--share-port", action="store_true", help="let other frontends listen on the same port")
-    parser.add_argument("--port-file", type=Path, help="a file to write the port into, as a line, once it listens")
+    parser.add_argument(
+        "--port-file",
+        type=Path,
+        help="a file to write the port into, as a line, once it listens, and to touch each second",
+    )
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -154,6 +154,7 @@ class EventStream(Answer):
         try:
             await emit(self._reply.opening())
             if PIPE in scope:
+                scope[PIPE].nothing = b":\n\n"  # a comment
                 self._generation.pour(partial(self._sink, scope[PIPE]))
                 self._listen(partial(self._pass_on, scope[PIPE]))
             async for deltas in self._generation.deltas():

@@ -56,6 +56,13 @@ def test_a_request_has_a_line_without_its_text(toy: Frontend, lines: Lines):
         }  # fmt: skip
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_user_that_a_request_names_is_in_its_line(toy: Frontend, lines: Lines, streamed: bool):
+    ask(toy, user="somebody", stream=streamed)
+    ask(toy, user="x" * 1000)
+    assert [line["user"] for line in lines(2)] == ["somebody", "x" * 256]
+
+
 def test_the_clients_id_is_taken_over_and_others_are_made(toy: Frontend, lines: Lines):
     assert ask(toy, {"X-Request-Id": "trace-7"}).headers["x-request-id"] == "trace-7"
     made = [ask(toy, {"X-Request-Id": given}).headers["x-request-id"] for given in ("", "x" * 129, "two words")]

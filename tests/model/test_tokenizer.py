@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import tokenizers
@@ -100,6 +102,32 @@ def test_a_prompt_begins_with_one_bos(byte_fallback, byte_level):
     assert wants.encode("the cat") == [1, *plain]
     assert wants.encode("<bos>the cat").count(1) == 1
     assert does_not.encode("the cat") == does_not.encode("the cat", add_special=False)
+
+
+def test_a_long_text_is_encoded_while_other_threads_go_on(both):
+    mine, _ = both
+    text = "the quick brown fox " * 10_000
+    encoding = threading.Event()
+
+    def encode() -> None:
+        encoding.set()
+        mine.encode(text)
+        encoding.clear()
+
+    thread = threading.Thread(target=encode)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # nobody has to let go of the interpreter
+    try:
+        thread.start()
+        assert encoding.wait(10)
+        turns = 0
+        while encoding.is_set():
+            time.sleep(0.001)
+            turns += 1
+    finally:
+        sys.setswitchinterval(interval)
+    thread.join()
+    assert turns > 3
 
 
 def test_special_tokens_have_a_name_but_add_no_text(byte_level):
