@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import side_by_side
+from benchmarks import side_by_side, side_page
 from benchmarks.model_folder import words, write_folder
 from benchmarks.servers import Server, alive
 from benchmarks.side_by_side import Bench, Cell, Cores, pairs, run, stopped
@@ -97,6 +97,8 @@ def test_both_servers_are_measured_and_a_second_run_adds_what_is_missing(servers
         assert (line["cell"], line["sitting"], line["errors"]) == ("200/0/shared", 0, {})
         assert line["succeeded"] == line["requests"] > 20
         assert line["latencies"]["tpot"]["quantiles"]["p99"]["value"] >= 0
+    assert side_page.runs(report).count("\n| 200 | 0 |") == 2
+    assert side_page.ratios(report).count("\n| 200/0/shared |") == 1
     assert report["sittings"][0]["servers"] == {"dualpace": {"of": "dualpace"}, "vllm": {"of": "vllm"}}
     run(servers, [LOAD], 0, math.inf, file)
     assert json.loads(file.read_text())["runs"] == report["runs"]
@@ -156,3 +158,54 @@ def test_every_token_is_text_of_its_own():
     texts = [tokenizer.decode([token]) for token in range(256, 20_000)]
     assert all(text.startswith(" ") and len(text) > 3 for text in texts)
     assert len(set(texts)) == len(texts) == tokenizer.get_vocab_size() - 256
+
+
+def figures(low: float | None, tpot: float) -> dict:
+    quantiles = {name: {"value": tpot, "low": low, "high": low and 2 * tpot} for name in ("p50", "p99")}
+    return {name: {"quantiles": quantiles} for name in ("ttft", "tpot", "itl")}
+
+
+def line(cell: str, server: str, tpot: float, **changes: object) -> dict:
+    return {
+        "cell": cell, "server": server, "seed": 0, "requests": 1000, "succeeded": 998, "energy": 0.5,
+        "latencies": figures(None, tpot), "tokens_per_s": {"value": 4800.0},
+    } | changes  # fmt: skip
+
+
+REPORT = {
+    "runs": [
+        line("24/28/quiet", "vllm", 0.02, latencies=figures(0.01, 0.02)),
+        line("24/28/quiet", "dualpace", 0.005),
+        line("24/0/shared", "dualpace", 0.005, energy=None),
+        line("24/0/shared", "vllm", 0.006),
+        line("256c/0/shared", "vllm", 0.01),
+        line("24/28/stopped", "dualpace", 0.005, latencies={}, succeeded=0),
+    ]
+}
+
+
+def test_the_page_has_a_line_a_run_with_intervals_where_there_are_any():
+    *_, quiet, busy, vllm, stopped_, clients = side_page.runs(REPORT).strip().splitlines()
+    assert quiet == "| 24 | 0 | vLLM | busy cores | 1,000 | 2 | 6.0 | 6.0 | 6.0 | 6.0 | 6.0 | 4,800 | 0.500 |"
+    assert "frontend on quiet ones" in busy
+    assert "20.0 | 20.0 [10.0, 40.0]" in vllm
+    assert stopped_.count(" - ") == 5
+    assert clients.startswith("| 256 clients | 0 | vLLM |")
+
+
+def test_ratios_are_of_cells_that_both_were_measured_in():
+    _, _, quiet, busy = side_page.ratios(REPORT).strip().splitlines()
+    assert quiet == "| 24/0/shared | 1.20 | 1.20 | 1.20 | 1.20 | 1.00 | - |"
+    assert busy == "| 24/28/quiet | 4.00 | 4.00 | 4.00 | 4.00 | 1.00 | 1.00 |"
+
+
+def test_the_plot_starts_from_the_quiet_machine():
+    drawn = side_page.drawn(REPORT)
+    assert "vLLM, quiet: 20.00 ms beside 28 threads" in drawn
+    assert "vLLM, quiet: 6.00 ms beside 0 threads" in drawn
+    assert "stopped" not in drawn
+
+
+def test_the_page_has_the_tables_that_the_figures_go_into():
+    text = side_page.PAGE.read_text(encoding="utf-8")
+    assert [table.first for table in side_page.TABLES if f"\n| {table.first} |" not in text] == []
