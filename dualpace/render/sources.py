@@ -18,6 +18,7 @@ RENDERED = ".j2"
 FLASHINFER = "cuda/attention_flashinfer.cu"
 PREFILL = ("cuda/prefill.cu", "cuda/prefill_tasks.cu")
 WGMMA = "cuda/wgmma.cuh"
+OFFLOAD = ("common/recall.hpp", "common/transfer.hpp", "cuda/transfer.cu", "cuda/transfer.cuh")
 
 
 class RenderError(Exception):
@@ -28,7 +29,8 @@ def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
     """Source path -> text, for the target of `plan`.
 
     Templates that end in `.j2` are rendered under the path without it, with a header that says for which
-    deployment; everything else is copied, but FlashInfer's route and kernels of prefill only to plans that have them.
+    deployment; everything else is copied, but FlashInfer's route, kernels of prefill and offload only to plans that have
+    them.
     The same plan gives the same text. Raises RenderError.
     """
     environment = _environment(templates)
@@ -61,6 +63,8 @@ def _omitted(plan: Plan) -> set[str]:
         omitted.update(PREFILL)
     if attention.prefill != "wgmma":
         omitted.add(WGMMA)
+    if plan.offload.mode == "off":
+        omitted.update(OFFLOAD)
     return omitted
 
 

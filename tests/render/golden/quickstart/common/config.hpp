@@ -48,6 +48,12 @@ DP_TABLE constexpr int kLayers[kGroups] = {3, 15};
 constexpr int kPageSize = 16;  // attention.page_size
 DP_TABLE constexpr int kPages[kGroups] = {4096, 392};  // target.kv_budget
 constexpr int kPagesPerRow = 512;  // model.max_context
+// Of a slow row in each layer: slots on the card, blocks that a token attends to (0: all), and the first and last ones
+// that are always among them.
+constexpr int kCacheBlocks = 0;
+constexpr int kSparseBlocks = 0;  // offload.selection.blocks
+constexpr int kSinkBlocks = 0;
+constexpr int kRecentBlocks = 0;
 constexpr int kSplitTokens = 256;
 constexpr int kSpareTasks = 1024;
 constexpr bool kFlashInferPrefill = false;  // attention.route

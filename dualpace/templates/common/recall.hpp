@@ -1,0 +1,200 @@
+// Rows with KV in host memory: which blocks a token attends to in a layer, where on the card they are, and which of
+// them have to be brought there.
+//
+// A slow row has slots on the card, pages of the pool. The first blocks of the row and the last ones have the same
+// slots in all layers: the last ones take turns. Each other slot holds, in each layer by itself, a block that a token
+// chose. Those have left for the host pool before they can be chosen, so a slot is taken from one without a word.
+#pragma once
+#include <cstdint>
+
+#include "common/layout.hpp"
+#include "common/portable.hpp"
+#include "common/state.hpp"
+#include "common/team.hpp"
+#include "common/transfer.hpp"
+
+namespace dp {
+
+constexpr int recall_layers() {
+  int layers = 0;
+  for (int g = 0; g < cfg::kGroups; ++g) layers += cfg::kWindow[g] == 0 ? cfg::kLayers[g] : 0;
+  return layers;
+}
+constexpr int kRecallLayers = recall_layers();
+constexpr int kPinnedSlots = cfg::kSinkBlocks + cfg::kRecentBlocks;
+constexpr int kChoiceSlots = cfg::kCacheBlocks - kPinnedSlots;
+// Blocks that a token may choose at a time, beside those that it always attends to.
+constexpr int kChosen = cfg::kSparseBlocks > 0 ? cfg::kSparseBlocks - kPinnedSlots : kChoiceSlots;
+static_assert(kChosen <= kChoiceSlots, "what a token chooses is on the card all at once");
+
+// A list has what a layer's rows recall, or a page of each row in all layers. Lists of two steps may wait.
+using BlockQueue =
+    TransferQueue<power_of_two(2 * kRecallLayers), cfg::kSlowRows * most(cfg::kCacheBlocks, kRecallLayers)>;
+
+// Of a row in a layer: which of its pages have a slot among those for choices, numbered from 0.
+struct LayerCache {
+  int32_t slot[cfg::kPagesPerRow];  // by page; kNone
+  int32_t page[kChoiceSlots];       // by slot; kNone
+  uint32_t used[kChoiceSlots];      // by slot: the step of the last token that attended to it
+};
+
+// A slow row, from when it gets its slots until no transfer names any of its memory. Pages are numbered from the row's
+// beginning.
+struct SlowRow {
+  int32_t pages;                           // begun
+  int32_t sent;                            // of these, those that were told to leave
+  uint32_t sent_with[cfg::kRecentBlocks];  // the tickets of the last of them, by page % kRecentBlocks
+  uint32_t recalled_with;                  // the ticket of the row's last recalls
+  int32_t slot[cfg::kCacheBlocks];         // pages of the pool: of the first blocks, the last ones, the chosen ones
+  int32_t host[cfg::kPagesPerRow];         // by page, of those that were sent
+  LayerCache layer[kRecallLayers];
+};
+
+// What a team shares while it sees to one row.
+struct RecallWork {
+  static constexpr int kMost = most(cfg::kPagesPerRow, kChoiceSlots);
+  uint64_t bin[256];
+  Counts<2> before[kMost];
+  int32_t chosen[kMost], missed[kMost], victim[kChoiceSlots];
+};
+
+// Blocks by layer, in the pools of all layers that are in host memory, one behind the other; and by page there.
+DP_FN constexpr int32_t pool_block(int layer, int32_t page, int pool_pages) { return layer * pool_pages + page; }
+DP_FN constexpr int32_t host_block(int layer, int32_t page) { return page * kRecallLayers + layer; }
+
+// The `k` of n items that have the largest keys, the first ones of those that have equal ones, in their order.
+template <class Team, class Key>
+DP_FN void take_largest(Team& team, int n, int k, Key key, RecallWork& w, int32_t* taken) {
+  if (k == 0) return;
+  uint32_t limit = 0;  // the least key that is taken, from its first bits on
+  auto rest = static_cast<uint64_t>(k);
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    team.sync();
+    team.each(256, [&](int b) { w.bin[b] = 0; });
+    team.sync();
+    team.each(n, [&](int i) {
+      const uint32_t x = key(i);
+      if (shift == 24 || x >> (shift + 8) == limit) team.add(w.bin[x >> shift & 255], 1);
+    });
+    team.sync();
+    uint32_t b = 255;
+    for (; w.bin[b] < rest; --b) rest -= w.bin[b];
+    limit = limit << 8 | b;
+  }
+  team.each(n, [&](int i) { w.before[i] = {{key(i) > limit ? 1 : 0, key(i) == limit ? 1 : 0}}; });
+  team.scan(w.before, n);
+  const auto equal = static_cast<int32_t>(rest);
+  team.each(n, [&](int i) {
+    const auto [above, same] = w.before[i].of;
+    if (key(i) > limit || (key(i) == limit && same < equal)) taken[above + least(same, equal)] = i;
+  });
+  team.sync();
+}
+
+DP_FN constexpr int first_recent(int pages) { return most(cfg::kSinkBlocks, pages - cfg::kRecentBlocks); }
+
+// Pages that a token of a row with `pages` pages may choose from, from kSinkBlocks on.
+DP_FN constexpr int candidates(int pages) { return first_recent(pages) - cfg::kSinkBlocks; }
+
+// Leaves the pages that a token attends to by `score` [candidates], and those chosen in RecallWork::chosen; returns
+// how many of these there are.
+template <class Team, class Score>
+DP_FN int choose(Team& team, int pages, Score score, RecallWork& w) {
+  const int n = candidates(pages), chosen = least(n, kChosen);
+  take_largest(team, n, chosen, score, w, w.chosen);
+  team.each(chosen, [&](int i) { w.chosen[i] += cfg::kSinkBlocks; });
+  team.sync();
+  return chosen;
+}
+
+// Gives each of the n pages in RecallWork::chosen a slot in the layer, those that have none the slots that were used
+// longest ago. miss(i, page, slot) for the i-th of these, whose block has to be brought there; returns how many.
+template <class Team, class Miss>
+DP_FN int place(Team& team, LayerCache& cache, int n, uint32_t step, RecallWork& w, Miss miss) {
+  team.each(n, [&](int i) {
+    const int32_t slot = cache.slot[w.chosen[i]];
+    if (slot != kNone) cache.used[slot] = step;
+    w.missed[i] = slot == kNone ? 1 : 0;
+  });
+  const int32_t misses = team.scan(w.missed, n);
+  const auto idle = [&](int slot) { return cache.page[slot] == kNone ? UINT32_MAX : step - cache.used[slot]; };
+  take_largest(team, kChoiceSlots, misses, idle, w, w.victim);
+  team.each(n, [&](int i) {
+    const int32_t page = w.chosen[i];
+    if (cache.slot[page] != kNone) return;
+    const int32_t slot = w.victim[w.missed[i]], before = cache.page[slot];
+    if (before != kNone) cache.slot[before] = kNone;
+    cache.page[slot] = page;
+    cache.slot[page] = slot;
+    cache.used[slot] = step;
+    miss(w.missed[i], page, slot);
+  });
+  team.sync();
+  return misses;
+}
+
+// The slot of one of the row's first or last pages.
+DP_FN constexpr int pinned_slot(int32_t page) {
+  return page < cfg::kSinkBlocks ? page : cfg::kSinkBlocks + (page - cfg::kSinkBlocks) % cfg::kRecentBlocks;
+}
+
+// Pages of the pool with the blocks that a token attends to in the layer, to `table` in the order of their positions:
+// the first ones, the n in RecallWork::chosen, the last ones. Returns how many.
+template <class Team>
+DP_FN int tabulate(Team& team, const SlowRow& row, const LayerCache& cache, int n, const RecallWork& w,
+                   int32_t* table) {
+  const int sinks = least(row.pages, cfg::kSinkBlocks), recent = first_recent(row.pages);
+  team.each(sinks, [&](int i) { table[i] = row.slot[pinned_slot(i)]; });
+  team.each(n, [&](int i) { table[sinks + i] = row.slot[kPinnedSlots + cache.slot[w.chosen[i]]]; });
+  team.each(most(0, row.pages - recent), [&](int i) { table[sinks + n + i] = row.slot[pinned_slot(recent + i)]; });
+  return sinks + n + most(0, row.pages - recent);
+}
+
+// A row that has its slots, and nothing in them.
+template <class Team>
+DP_FN void start_row(Team& team, SlowRow& row) {
+  team.each(kRecallLayers * cfg::kPagesPerRow,
+            [&](int i) { row.layer[i / cfg::kPagesPerRow].slot[i % cfg::kPagesPerRow] = kNone; });
+  team.each(kRecallLayers * kChoiceSlots, [&](int i) { row.layer[i / kChoiceSlots].page[i % kChoiceSlots] = kNone; });
+  if (team.leader()) row.pages = row.sent = 0;
+  team.sync();
+}
+
+// Where a page of the row is, of which `full` are full, when `ended` lists that leave have.
+DP_FN inline Residency residency(const SlowRow& row, int32_t page, int32_t full, uint32_t ended) {
+  if (page >= row.pages) return Residency::kFree;
+  if (page >= full) return Residency::kFilling;
+  if (page >= row.sent) return Residency::kSealed;
+  const bool last = page >= row.sent - cfg::kRecentBlocks;
+  return last && !includes(ended, row.sent_with[page % cfg::kRecentBlocks]) ? Residency::kLeaving : Residency::kHost;
+}
+
+// Whether the row may begin its next page, which takes the slot of one that has to have left.
+DP_FN inline bool may_begin_page(const SlowRow& row, uint32_t ended) {
+  const int32_t before = row.pages - cfg::kRecentBlocks;
+  return before < cfg::kSinkBlocks || residency(row, before, row.pages, ended) == Residency::kHost;
+}
+
+// The row's next page leaves for page `host` of the host pool, with the list of `ticket`: blocks [kRecallLayers] of it.
+template <class Team>
+DP_FN void send_page(Team& team, SlowRow& row, int32_t host, uint32_t ticket, int pool_pages, Transfer* blocks) {
+  const int32_t page = row.sent;
+  team.each(kRecallLayers, [&](int layer) {
+    blocks[layer] = {pool_block(layer, row.slot[pinned_slot(page)], pool_pages), host_block(layer, host)};
+  });
+  team.sync();
+  if (team.leader()) {
+    row.host[page] = host;
+    row.sent_with[page % cfg::kRecentBlocks] = ticket;
+    ++row.sent;
+  }
+  team.sync();
+}
+
+// Whether no transfer names the row's slots and host pages any more, when so many lists have ended.
+DP_FN inline bool is_quiet(const SlowRow& row, uint32_t recalls_ended, uint32_t leaving_ended) {
+  const bool left = row.sent == 0 || includes(leaving_ended, row.sent_with[(row.sent - 1) % cfg::kRecentBlocks]);
+  return left && includes(recalls_ended, row.recalled_with);
+}
+
+}  // namespace dp
