@@ -18,28 +18,14 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_attention import READ_BANDWIDTH, ROTATED_BYTES
+from benchmarks.linear_kernels import LLAMA, ROWS, compile_products
 from benchmarks.machine import gpu_machine, save
 from dualpace.build.store import Store
 from dualpace.engine.calibrate import graph_seconds
 from dualpace.engine.device import Cubin
 from tests.gpu.batch import step_buffers
-from tests.gpu.conftest import compile_sources
-from tests.gpu.plans import plan
 
-ROWS = (1, 2, 4, 8, 16)
 LAYERS = 12
-LLAMA = plan(
-    "llama-3.1-8b",
-    dtype="bf16",
-    kv_heads=8,
-    ratio=4,
-    head_dim=128,
-    intermediate=14_336,
-    vocab=128_256,
-    page_size=16,
-    max_batch=ROWS[-1],
-    smaller_buckets=ROWS[:-1],
-)
 COLUMNS = (LLAMA.model.heads + 2 * LLAMA.model.kv_heads) * LLAMA.model.head_dim
 # Weight -> outputs and inputs.
 SHAPES = {
@@ -212,8 +198,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=Path("build/store"), help="folder of compiled kernels")
     arguments = parser.parse_args()
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    sources = ("cuda/linear.cu", "cuda/pointwise.cu", "cuda/kv_append.cu")
-    cubin = Cubin(compile_sources(LLAMA, Store(arguments.store), *sources))
+    cubin = Cubin(compile_products(Store(arguments.store)))
     steps = [Step(cubin, rows) for rows in ROWS]
     report = {
         "machine": gpu_machine(),

@@ -29,9 +29,8 @@ def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
     """Source path -> text, for the target of `plan`.
 
     Templates that end in `.j2` are rendered under the path without it, with a header that says for which
-    deployment; everything else is copied, but FlashInfer's route, kernels of prefill and offload only to plans that have
-    them.
-    The same plan gives the same text. Raises RenderError.
+    deployment; everything else is copied, but FlashInfer's route, and what prefill and offload need, only to plans that
+    have them. The same plan gives the same text. Raises RenderError.
     """
     environment = _environment(templates)
     context = {

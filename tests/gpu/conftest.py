@@ -1,5 +1,6 @@
 """Engines of the plans under test: compiled once, cubins side by side, kept in pytest's cache folder by content."""
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -44,9 +45,12 @@ def compile_ring(plan: Plan, store: Store) -> Path:
     return _compile(plan, store, HOST_RING)
 
 
-def compile_sources(plan: Plan, store: Store, *paths: str) -> Path:
-    """A cubin of the CUDA sources `paths` of `plan` alone."""
+def compile_sources(plan: Plan, store: Store, *paths: str, edit: Mapping[str, str] | None = None) -> Path:
+    """A cubin of the CUDA sources `paths` of `plan` alone, in which `edit` has replaced text by text."""
     sources = render(plan)
+    for before, after in (edit or {}).items():
+        assert any(before in sources[path] for path in paths)
+        sources |= {path: sources[path].replace(before, after) for path in paths}
     engine = next(library for library in libraries(plan, sources) if library.output == CUDA_ENGINE)
     some = engine.model_copy(update={"units": tuple(unit for unit in engine.units if unit.source in paths)})
     return compile_libraries((some,), sources, store, Silent())[CUDA_ENGINE]

@@ -1,0 +1,44 @@
+"""The figures of copies in docs/offload.md, from benchmarks/results/gpu_transfer.json.
+
+`python -m benchmarks.transfer_page` writes them again; nothing else does.
+"""
+
+from typing import Any
+
+from benchmarks.pages import ROOT, Table, filled, markdown
+
+PAGE = ROOT / "docs/offload.md"
+WAYS = {"BulkCopy": "bulk", "VectorCopy": "plain", "copy engine": "copy engine"}
+
+
+def table(report: dict[str, Any]) -> str:
+    """A line a case, in Markdown: GB/s alone and beside decode, and decode's time over that without copies."""
+    head = ("copied", "lists of", "launches", "by", "CTAs", "alone, GB/s", "beside decode, GB/s", "decode takes")
+    return markdown(head, map(_line, report["results"]))
+
+
+def _line(found: dict[str, Any]) -> tuple[str, ...]:
+    engine = found["copy"] == "copy engine"
+    what = "128 MiB" if engine else f"{found['unit'] >> 10} KiB"
+    return (
+        f"{what} {'to' if found['leaving'] else 'from'} the host",
+        "-" if engine else f"{found['list_bytes'] >> 20} MiB",
+        "one" if found["together"] else "one a list",
+        WAYS[found["copy"]],
+        "-" if engine else str(found["ctas"]),
+        f"{found['alone_bytes_per_s'] / 1e9:.1f}",
+        f"{found['beside_bytes_per_s'] / 1e9:.1f}",
+        f"{found['decode_ratio']:.3f}",
+    )
+
+
+TABLES = (Table("copied", "gpu_transfer", table),)
+
+
+def page(text: str) -> str:
+    """The page `text` with the figures of the result file."""
+    return filled(text, TABLES)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
