@@ -245,12 +245,11 @@ def build(spec: Path, folder: Path) -> None:
     assert read_manifest(bundle).plan.model == plan.model, "the folder is of another shape"
 
 
-def servers_of(folder: Path, work: Path, site: Path | None) -> dict[str, Server]:
-    """Both, of what `build` has made in `folder`."""
+def ours_of(folder: Path, work: Path) -> Server:
+    """DualPace, of what `build` has made in `folder`; `work` is where its log goes."""
     manifest = read_manifest(folder / BUNDLE)
     about = {"version": manifest.version, "digest": manifest.digest, "spec": manifest.plan.name}
-    ours = dualpace(folder / BUNDLE, manifest.plan.serving.model_name, PORTS["dualpace"], work, about)
-    return {"dualpace": ours, "vllm": vllm(folder / MODEL, CONTEXT, FRACTION, PORTS["vllm"], work, site)}
+    return dualpace(folder / BUNDLE, manifest.plan.serving.model_name, PORTS["dualpace"], work, about)
 
 
 def run(servers: Mapping[str, Server], cells: Sequence[Cell], seed: int, end: float, report: Path) -> None:
@@ -295,7 +294,9 @@ def main() -> None:
         work.mkdir(exist_ok=True)
         if not arguments.built:
             build(arguments.spec, Path(folder))
-        servers = servers_of(arguments.built or Path(folder), work, arguments.vllm)
+        made = arguments.built or Path(folder)
+        theirs = vllm(made / MODEL, CONTEXT, FRACTION, PORTS["vllm"], work, arguments.vllm)
+        servers = {"dualpace": ours_of(made, work), "vllm": theirs}
         end_on_signals()
         for server in servers.values():
             server.find()
