@@ -2,6 +2,7 @@
 
 import ctypes
 from typing import NamedTuple
+from uuid import UUID
 
 # The driver of the toolkit that bundles are compiled with.
 LEAST_DRIVER = 13000
@@ -12,13 +13,20 @@ _NAME_BYTES = 256
 class Gpu(NamedTuple):
     """The first GPU that this process sees. `driver` is the CUDA that its driver speaks, 13000 for 13.0.
 
-    `sm` is like "90"; `memory` is in bytes.
+    `sm` is like "90"; `memory` is in bytes, and so is `free`, what nobody has taken of it: None if that is not told.
     """
 
     name: str
     driver: int
     sm: str
     memory: int
+    free: int | None
+
+
+class _Memory(ctypes.Structure):
+    """NVML's nvmlMemory_t, in bytes."""
+
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
 
 def find() -> Gpu | None:
@@ -42,7 +50,28 @@ def find() -> Gpu | None:
     # Each asks only if those before it were answered: without a GPU, the third fails.
     if any(function(*arguments) for function, *arguments in calls):
         return None
-    return Gpu(name.value.decode(), version.value, f"{major.value}{minor.value}", memory.value)
+    # Older drivers need not have all that this asks, and are refused anyway.
+    free = _free(driver, device) if version.value >= LEAST_DRIVER else None
+    return Gpu(name.value.decode(), version.value, f"{major.value}{minor.value}", memory.value, free)
+
+
+def _free(driver: ctypes.CDLL, device: ctypes.c_int) -> int | None:
+    """Bytes of memory that the GPU, or the part of one, has left; asking CUDA would make a context that takes some."""
+    uuid = ctypes.create_string_buffer(16)
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    if driver.cuDeviceGetUuid_v2(uuid, device) or nvml.nvmlInit_v2():
+        return None
+    handle, memory = ctypes.c_void_p(), _Memory()
+    try:
+        names = (f"{kind}-{UUID(bytes=uuid.raw)}".encode() for kind in ("GPU", "MIG"))
+        if all(nvml.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)) for name in names):
+            return None
+        return None if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) else memory.free
+    finally:
+        nvml.nvmlShutdown()
 
 
 def there_is_one() -> bool:
@@ -77,6 +106,11 @@ def refusal(name: str, target: str, sm: str, needed: int) -> str | None:
         return (
             f"{name} needs {needed >> 20} MiB of GPU memory and {gpu.name} has {gpu.memory >> 20}: "
             "build the spec with the `target.gpu` of this machine, or lower `target.memory_fraction`"
+        )
+    if gpu.free is not None and needed > gpu.free:
+        return (
+            f"{name} needs {needed >> 20} MiB of GPU memory and {gpu.free >> 20} of {gpu.memory >> 20} MiB are free: "
+            "end what else uses the GPU, or lower `target.memory_fraction`"
         )
     return None
 

@@ -74,9 +74,3 @@ def _check_device(bundle: Path, plan: Plan) -> None:
     needed = plan.memory.limit - plan.memory.free
     if complaint := gpu.refusal(str(bundle), target.name, target.sm, needed):
         raise HardwareError(complaint)
-    free, total = torch.cuda.mem_get_info()
-    if needed > free:
-        raise HardwareError(
-            f"{bundle} needs {needed >> 20} MiB of GPU memory and {free >> 20} of {total >> 20} MiB are free: "
-            "end what else uses the GPU, or lower `target.memory_fraction`"
-        )

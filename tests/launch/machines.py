@@ -7,14 +7,17 @@ from pathlib import Path
 from dualpace.plan.manifest import FORMAT, MANIFEST, File, Manifest, WeightFiles
 from dualpace.plan.plan import Plan
 
-H200 = {"FAKE_COUNT": "1", "FAKE_DRIVER": "13000", "FAKE_SM": "90", "FAKE_MEMORY": str(140 << 30)}
+_MEMORY = str(140 << 30)
+H200 = {"FAKE_COUNT": "1", "FAKE_DRIVER": "13000", "FAKE_SM": "90", "FAKE_MEMORY": _MEMORY, "FAKE_FREE": _MEMORY}
+DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 def fake_driver(folder: Path) -> Path:
-    """The folder of a libcuda.so.1 that shows the GPU which the variables FAKE_* describe, see `H200`."""
+    """The folder of a `DRIVER` that shows the GPU which the variables FAKE_* describe, see `H200`."""
     folder.mkdir(parents=True, exist_ok=True)
     source = Path(__file__).with_name("fake_cuda.cpp")
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", source], check=True)
+    for library in DRIVER:
+        subprocess.run(["g++", "-shared", "-fPIC", "-o", folder / library, source], check=True)
     return folder
 
 

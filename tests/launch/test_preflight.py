@@ -64,6 +64,21 @@ def test_a_gpu_with_too_little_memory_is_named(driver, tmp_path):
     assert ended.stderr.count("\n") == 0
 
 
+def test_a_gpu_whose_memory_others_have_taken_is_named(driver, tmp_path):
+    ended = serve(bundle_of(GPU_PLAN, tmp_path), environment=on(driver, FAKE_FREE=str(30 << 30)))
+    assert ended.returncode == Exit.HARDWARE
+    assert "MiB of GPU memory and 30720 of 143360 MiB are free: end what else uses the GPU" in ended.stderr
+    assert ended.stderr.count("\n") == 0
+
+
+def test_a_driver_that_does_not_tell_what_is_left_is_believed(driver, tmp_path):
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "libcuda.so.1").symlink_to(driver / "libcuda.so.1")
+    bundle = bundle_of(GPU_PLAN, tmp_path / "bundle", checkpoint(tmp_path / "weights", "/nowhere"))
+    ended = serve(bundle, environment=on(tmp_path / "alone", FAKE_FREE="0"))
+    assert ended.returncode == Exit.WEIGHTS
+
+
 def test_a_driver_without_a_gpu_is_told_from_one(driver, tmp_path):
     ended = serve(bundle_of(GPU_PLAN, tmp_path), environment=on(driver, FAKE_COUNT="0"))
     assert ended.returncode == Exit.HARDWARE
