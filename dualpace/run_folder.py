@@ -20,7 +20,7 @@ class RunFolder:
 
     def __init__(self, root: Path | None = None) -> None:
         """Make one in `root`, by default where files are shared memory."""
-        root = root or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
+        root = root or _root()
         for folder in root.glob(f"{PREFIX}*"):
             with _unless_alive(folder) as left:
                 if left:
@@ -48,10 +48,14 @@ class RunFolder:
 def served_here() -> list[str]:
     """The URLs of the deployments that this process may look at and can reach."""
     urls = []
-    for file in sorted(SHARED_MEMORY.glob(f"{PREFIX}*/{_address()}")):
+    for file in sorted(_root().glob(f"{PREFIX}*/{_address()}")):
         with _unless_alive(file.parent) as left, contextlib.suppress(OSError):  # it may end just now
             urls += [] if left else [file.read_text()]
     return urls
+
+
+def _root() -> Path:
+    return SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 
 def _address() -> str:

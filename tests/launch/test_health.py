@@ -87,6 +87,17 @@ def test_one_of_several_that_takes_no_request_is_named_and_fails_the_check(well,
     assert f"{ill.url}: 503" in failed(capsys, ill.url)
 
 
+def test_what_is_served_where_there_is_no_shared_memory_is_found(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run_folder, "SHARED_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(run_folder.tempfile, "tempdir", str(tmp_path))
+    served = Served(healthy=True)
+    try:
+        health()
+    finally:
+        served.close()
+    assert capsys.readouterr().out == f"{served.url}: healthy\n"
+
+
 def test_what_a_killed_run_left_is_not_asked(well, shared_memory, capsys):
     left = shared_memory / f"{run_folder.PREFIX}left"
     left.mkdir()
