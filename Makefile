@@ -31,8 +31,8 @@ test-gpu:
 sanitize-gpu:
 	$(PYTHON) -m scripts.sanitize_gpu
 
-# The clients that tests of the whole line use beside OpenAI's for Python, apart from all else: they need two minutes and
-# a gigabyte, and Node's npm for one of them.
+# The clients that tests of the whole line use beside OpenAI's for Python, and operators' schemas, apart from all else:
+# they need two minutes and a gigabyte, and Node's npm for some of them.
 CLIENTS := .venv-clients
 clients: $(CLIENTS)/.installed
 

@@ -1,5 +1,7 @@
 """What a container host or a cluster is told: valid by the schemas, and what the plan says."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +22,7 @@ from tests.plans import SPECS, example
 
 # The least release of Kubernetes whose pods may sleep before they stop.
 OLDEST, NEWEST = "1.30", kubernetes_validate.latest_version()
-# What the two kinds that no release of Kubernetes brings have to have, by their documentation.
+# What the two kinds that no release of Kubernetes brings have to have, and no more, which their own schemas allow.
 _NAME = {"type": "string", "pattern": "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"}
 EXTENSIONS: dict[str, dict[str, Any]] = {
     "ServiceMonitor": {
@@ -90,6 +92,23 @@ def test_every_resource_is_valid(spec, version):
             jsonschema.validate(resource["spec"], EXTENSIONS[kind])
         else:
             kubernetes_validate.validate(resource, version, strict=True)
+
+
+def test_kinds_of_operators_are_valid_by_their_own_schemas():
+    script = Path(__file__).parents[1] / "e2e" / "clients" / "manifests.mjs"
+    if not (script.parent / "node_modules" / "@kubernetes-models").is_dir():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("`make clients` has not been run, or found no npm")
+    found = cluster(known("quickstart", api_key_file="keys.txt", tls={"certificate": "a.crt", "key": "a.key"}))
+
+    def compare(resources: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["node", script], input=json.dumps(resources), capture_output=True, text=True, check=False
+        )
+
+    ended = compare([found[kind] for kind in EXTENSIONS])
+    assert ended.returncode == 0, ended.stderr
+    found["ServiceMonitor"]["spec"]["endpoints"][0]["port"] = 80
+    assert "endpoints/0/port must be string" in compare([found["ServiceMonitor"]]).stderr
 
 
 def test_the_parts_find_each_other():
