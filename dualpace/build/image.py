@@ -3,6 +3,7 @@
 import re
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,18 @@ def connect() -> "DockerClient":
     return client
 
 
+@contextmanager
+def _complaints() -> Iterator[None]:
+    """Make what the engine's client raises a BuildError."""
+    from docker.errors import DockerException
+
+    try:
+        yield
+    except DockerException as error:
+        raise BuildError(f"the engine says: {getattr(error, 'explanation', None) or error}") from error
+
+
+@_complaints()
 def build_image(
     client: "DockerClient", spec: Path, bundle: Path, manifest: Manifest, options: Options, store: Store,
     progress: Progress,
@@ -78,8 +91,9 @@ def build_image(
     wheels = fetch_wheels(target.kind, store, progress)
     progress.step("send the image's context")
     name = f"{options.repository}:{manifest.plan.name}"
+    said = labels(spec, manifest, baked=weights is not None) | _base_labels(client, bases["RUNTIME_BASE"])
     messages = client.api.build(
-        fileobj=context(bundle, manifest, wheels, weights, labels(spec, manifest, baked=weights is not None)),
+        fileobj=context(bundle, manifest, wheels, weights, said),
         custom_context=True,
         tag=name,
         buildargs=bases | {"PORT": str(published_port(manifest.plan))},
@@ -116,6 +130,7 @@ def run_line(manifest: Manifest, name: str, *, baked: bool) -> str:
     return f"docker run --rm {' '.join(options)} {name}"
 
 
+@_complaints()
 def push(client: "DockerClient", names: tuple[str, ...], progress: Progress) -> None:
     """Push images by name, with the credentials that the engine's client has. Raises BuildError."""
     for name in names:
@@ -142,6 +157,13 @@ def labels(spec: Path, manifest: Manifest, *, baked: bool) -> dict[str, str]:
     }
 
 
+def _base_labels(client: "DockerClient", base: str) -> dict[str, str]:
+    """What the image stands on, whose packages its system has: `base`, and its digest if it came from a registry."""
+    digests = client.images.get(base).attrs.get("RepoDigests") or []
+    prefix = "org.opencontainers.image.base"
+    return {f"{prefix}.name": base} | {f"{prefix}.digest": known.partition("@")[2] for known in digests[:1]}
+
+
 def stop_seconds(plan: Plan) -> float:
     """How long a container may take to stop: draining, and three seconds for farewells."""
     return plan.serving.drain + 3
@@ -156,9 +178,11 @@ def _have(client: "DockerClient", base: str, argument: str, progress: Progress) 
         client.images.get(base)
     except ImageNotFound:
         progress.step(f"pull {base}")
+        repository, tag = parse_repository_tag(base)
         try:
-            repository, tag = parse_repository_tag(base)
-            deque(_checked(client.api.pull(repository, tag or "latest", stream=True, decode=True)), maxlen=0)
+            with _complaints():
+                messages = client.api.pull(repository, tag or "latest", stream=True, decode=True)
+                deque(_checked(messages), maxlen=0)
         except BuildError as error:
             option = "--" + argument.lower().replace("_", "-")
             raise BuildError(
@@ -174,14 +198,9 @@ def _weights_to_bake(manifest: Manifest) -> Path:
 
 def _checked(messages: Any) -> Iterator[dict[str, Any]]:
     """The engine's messages; its complaint becomes a BuildError with what it wrote last."""
-    from docker.errors import DockerException
-
     written: list[str] = []
-    try:
-        for message in messages:
-            written.append(message.get("stream", ""))
-            if "error" in message:
-                raise BuildError(f"the engine says: {message['error'].strip()}", output="".join(written[-20:]))
-            yield message
-    except DockerException as error:
-        raise BuildError(f"the engine says: {error}") from error
+    for message in messages:
+        written.append(message.get("stream", ""))
+        if "error" in message:
+            raise BuildError(f"the engine says: {message['error'].strip()}", output="".join(written[-20:]))
+        yield message

@@ -1,12 +1,13 @@
 """What an image is built from, and what is said where none can be built."""
 
 import io
+import re
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from docker.errors import ImageNotFound
+from docker.errors import APIError, ImageNotFound
 from typer.testing import CliRunner
 
 from dualpace.build import image
@@ -85,6 +86,13 @@ def test_the_dockerfile_has_the_bundle_where_the_manifest_is_read():
     text = (SPECS.parent / "Dockerfile").read_text()
     assert f"DUALPACE_BUNDLE={BUNDLE}" in text
     assert "COPY checkpoint/ /\n" in text
+
+
+def test_the_last_stage_only_copies():
+    last = (SPECS.parent / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+    instructions = set(re.findall(r"^([A-Z]+) ", last, re.MULTILINE))
+    assert "COPY" in instructions
+    assert not instructions & {"RUN", "ADD"}
 
 
 def test_without_an_engine_the_bundle_is_built_and_that_is_said(bundle, monkeypatch):
@@ -169,6 +177,16 @@ def test_both_names_are_pushed_and_what_the_registry_refuses_is_said(said):
     assert said.steps[0] == "push a.example:5000/b:quickstart: Pushing 1/2"
     with pytest.raises(BuildError, match=r"^the engine says: denied$"):
         image.push(client, ("a.example:5000/b:refused",), said)
+
+
+def test_what_the_engines_client_raises_is_what_the_engine_says(bundle):
+    def refuse(name: str) -> None:
+        raise APIError("500 Server Error for http+docker://...", explanation="invalid reference format")
+
+    client = SimpleNamespace(images=SimpleNamespace(get=refuse))
+    options = image.Options(runtime_base="No Name")
+    with pytest.raises(BuildError, match=r"^the engine says: invalid reference format$"):
+        image.build_image(client, SPECS / "quickstart.yaml", bundle, read_manifest(bundle), options, None, None)
 
 
 def test_what_the_engine_complains_of_is_the_error_with_what_it_wrote_before():

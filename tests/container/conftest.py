@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from docker import DockerClient
@@ -22,13 +23,18 @@ READY_SECONDS = 300
 REQUIRED = "DUALPACE_TEST_CONTAINERS"
 
 
+def missing(what: str) -> NoReturn:
+    """End a test for which something is missing on this machine."""
+    (pytest.fail if REQUIRED in os.environ else pytest.skip)(what)
+
+
 @pytest.fixture(scope="session")
 def own_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     try:
         with engine(tmp_path_factory.mktemp("engine") / "engine") as own:
             yield own
     except NoEngineError as error:
-        (pytest.fail if REQUIRED in os.environ else pytest.skip)(f"no container engine here: {error}")
+        missing(f"no container engine here: {error}")
 
 
 @pytest.fixture(scope="session")
@@ -43,16 +49,17 @@ def bases(client: DockerClient, tmp_path_factory: pytest.TempPathFactory) -> tup
 
 @dataclass(frozen=True)
 class Builder:
-    """Runs `dualpace build` for the quickstart against the tests' engine."""
+    """Runs `dualpace build` for a spec against the tests' engine."""
 
     engine: Engine
     bases: tuple[str, str]
     folder: Path
+    spec: Path = ROOT / "specs" / "quickstart.yaml"
 
-    def build(self, *options: str, package: Path = ROOT) -> tuple[str, float]:
-        """Build from the package in `package`; what was said, and the seconds it took."""
+    def build(self, *options: object, package: Path = ROOT, within: Sequence[str] = ()) -> tuple[str, float]:
+        """Build from the package in `package` by the command `within`; what was said, and the seconds it took."""
         compile_base, runtime_base = self.bases
-        command = [sys.executable, "-m", "dualpace.cli", "build", ROOT / "specs" / "quickstart.yaml"]
+        command = [*within, sys.executable, "-m", "dualpace.cli", "build", self.spec]
         command += ["--compile-base", compile_base, "--runtime-base", runtime_base, "-o", self.bundle, *options]
         environment = os.environ | {"DOCKER_HOST": self.engine.address, "PYTHONPATH": str(package)}
         begin = time.monotonic()
@@ -62,7 +69,7 @@ class Builder:
 
     @property
     def bundle(self) -> Path:
-        return self.folder / "quickstart.bundle"
+        return self.folder / f"{self.spec.stem}.bundle"
 
     @property
     def weights(self) -> Path:
@@ -81,6 +88,16 @@ def builder(own_engine: Engine, bases: tuple[str, str], tmp_path_factory: pytest
 def image(builder: Builder) -> str:
     builder.build()
     return "dualpace-appliance"
+
+
+@contextmanager
+def plain(client: DockerClient, image: str, *command: str, **options: object) -> Iterator[Container]:
+    """A container of `image` with no other options than these."""
+    container = client.containers.run(image, list(command), detach=True, **options)
+    try:
+        yield container
+    finally:
+        container.remove(force=True)
 
 
 @dataclass(frozen=True)
@@ -102,11 +119,8 @@ class Runner:
             "network_mode": "none",
             "volumes": {str(self.weights): {"bind": "/weights", "mode": "ro"}},
         }
-        container = self.client.containers.run(self.image, list(command), detach=True, **(defaults | options))
-        try:
+        with plain(self.client, self.image, *command, **(defaults | options)) as container:
             yield container
-        finally:
-            container.remove(force=True)
 
     def ended(self, *command: str, **options: object) -> tuple[int, str]:
         """The exit code and all that was said by a container that ends by itself."""

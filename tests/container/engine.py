@@ -3,6 +3,7 @@
 import ipaddress
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,7 @@ LITTER = (
     "var/log",
 )
 START_SECONDS = 60
+_BRIDGE = re.compile(r"dp(\d+)")  # the process that made it
 ENGINE_OPTIONS = (
     "--iptables=false",
     "--ip6tables=false",
@@ -69,18 +71,28 @@ def engine(folder: Path, suffix: str = "") -> Iterator[Engine]:
 
 
 def networking() -> dict[str, Any]:
-    """What an engine would change of a machine's networking: devices, addresses, routes, forwarding, firewall."""
+    """What an engine would change of a machine's networking: devices, addresses, routes, forwarding, firewall.
+
+    Bridges of other runs of these tests, and what hangs on them, come and go as they like.
+    """
     devices = {
         device["ifname"]: [(address["local"], address["prefixlen"]) for address in device["addr_info"]]
         for device in json.loads(_output("ip", "-json", "address"))
+        if not {device["ifname"], device.get("master", "")} & _others()
     }
     rules = _output("iptables-save") if shutil.which("iptables-save") else ""
     return {
         "devices": devices,
-        "routes": _output("ip", "route"),
+        "routes": [route for route in json.loads(_output("ip", "-json", "route")) if route["dev"] not in _others()],
         "forwarding": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
         "firewall": [line for line in rules.splitlines() if not line.startswith(("#", ":"))],
     }
+
+
+def _others() -> set[str]:
+    """The bridges of engines that other processes started for tests."""
+    names = (device["ifname"] for device in json.loads(_output("ip", "-json", "link", "show", "type", "bridge")))
+    return {name for name in names if (match := _BRIDGE.match(name)) and int(match[1]) != os.getpid()}
 
 
 @contextmanager

@@ -30,3 +30,9 @@ def test_a_second_engine_has_a_bridge_and_addresses_of_its_own_and_leaves_nothin
         assert during["forwarding"] == before["forwarding"]
         assert client.ping()
     assert engine.networking() == before
+
+
+def test_an_engine_of_another_run_is_none_of_its_concern(client: DockerClient) -> None:
+    before = engine.networking()
+    with engine._bridge("dp1"):
+        assert engine.networking() == before

@@ -10,13 +10,11 @@ from dualpace.build.context import in_image
 from dualpace.exits import Exit
 from dualpace.plan.manifest import MANIFEST, Manifest, read_manifest
 from tests.container.conftest import Builder, Runner
-from tests.launch.machines import H200, bundle_of, fake_driver
-from tests.plans import example
+from tests.launch.machines import bundle_of
 
 pytestmark = pytest.mark.timeout(1800)
 
 BUNDLE = "/opt/dualpace/bundle"
-DRIVER = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
 
 
 def refused(runner: Runner, code: Exit, mounts: dict[Path, str] | None = None, **options: object) -> str:
@@ -29,32 +27,6 @@ def refused(runner: Runner, code: Exit, mounts: dict[Path, str] | None = None, *
     (line,) = said.splitlines()
     assert line.startswith("dualpace: ")
     return line
-
-
-@pytest.fixture(scope="module")
-def gpu_mounts(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
-    """A bundle for an H200, and a driver that shows the GPU which the environment describes."""
-    folder = tmp_path_factory.mktemp("gpu")
-    bundle = bundle_of(example("llama-3.1-8b-h200"), folder / "bundle")
-    return {bundle: BUNDLE, fake_driver(folder / "driver") / "libcuda.so.1": DRIVER}
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"FAKE_SM": "80"}, f"{BUNDLE} is compiled for sm_90a (h200) and NVIDIA H100 is sm_80: build the spec"),
-        ({"FAKE_DRIVER": "12080"}, f"the NVIDIA driver speaks CUDA 12.8, {BUNDLE} needs 13.0: install a newer driver"),
-        ({"FAKE_MEMORY": str(80 << 30)}, "MiB of GPU memory and NVIDIA H100 has 81920: build the spec"),
-        (
-            {"FAKE_COUNT": "0"},
-            "this machine shows no NVIDIA GPU: serve it on one that has it (a container needs `--gpus",
-        ),
-    ],
-)
-def test_another_gpu_or_driver_is_refused(
-    runner: Runner, gpu_mounts: dict[Path, str], changes: dict[str, str], said: str
-) -> None:
-    assert said in refused(runner, Exit.HARDWARE, gpu_mounts, environment=H200 | changes)
 
 
 def test_a_container_with_too_little_memory_is_refused(runner: Runner) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import signal
 import threading
 import time
@@ -12,13 +13,14 @@ import pytest
 from docker.models.containers import Container
 from openai import OpenAI
 
-from tests.container.conftest import Runner, healthy, patience, wait_for
+from tests.container.conftest import Runner, healthy, patience, plain, wait_for
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1800)]
 
 MODEL = "quickstart"
 PROMPT = "Paris is the capital of"
 STOP_SECONDS = 10  # docker's own patience before it kills
+DRAIN_SECONDS = 8
 
 
 def test_without_a_network_it_completes_a_prompt(runner: Runner) -> None:
@@ -34,7 +36,27 @@ def test_without_a_network_it_completes_a_prompt(runner: Runner) -> None:
         answer = container.exec_run(["python3", "-c", ask, body])
         assert json.loads(answer.output)["choices"][0]["text"].startswith(" France")
         wait_for(container, lambda: health_of(container) == "healthy")
-        assert {uid for uid, _ in container.top(ps_args="-eo uid,pid")["Processes"]} == {"12345"}
+        assert users(container) == {"12345"}
+        load = ["--workload", "chat:8,4", "--concurrency", "1", "--requests", "2"]
+        measured = container.exec_run(["dualpace", "bench", "http://127.0.0.1:8000", *load])
+        assert measured.exit_code == 0, measured.output.decode()
+        # A GPU or a thread that hangs looks like this: the processes are all there, and no step is made any more.
+        (engine,) = (pid for pid, command in processes(container) if "dualpace.engine" in command)
+        os.kill(int(engine), signal.SIGSTOP)
+        try:
+            wait_for(container, lambda: health_of(container) == "unhealthy")
+        finally:
+            os.kill(int(engine), signal.SIGCONT)
+        wait_for(container, lambda: health_of(container) == "healthy")
+
+
+def users(container: Container) -> set[str]:
+    return {uid for uid, _ in container.top(ps_args="-eo uid,pid")["Processes"]}
+
+
+def processes(container: Container) -> list[tuple[str, str]]:
+    """Of each process its number, as this machine has it, and its command."""
+    return [(pid, command) for pid, command in container.top(ps_args="-eo pid,args")["Processes"]]
 
 
 def health_of(container: Container) -> str:
@@ -44,8 +66,10 @@ def health_of(container: Container) -> str:
 
 @pytest.fixture
 def published(runner: Runner) -> Iterator[tuple[Container, OpenAI]]:
+    """Run with no option but a port and the weights, as the README has it."""
     ports = {"8000/tcp": ("127.0.0.1", 0)}
-    with runner.started(network_mode="bridge", ports=ports) as container:
+    volumes = {str(runner.weights): {"bind": "/weights", "mode": "ro"}}
+    with plain(runner.client, runner.image, ports=ports, volumes=volumes) as container:
         wait_for(container, lambda: healthy(container))
         container.reload()
         port = container.attrs["NetworkSettings"]["Ports"]["8000/tcp"][0]["HostPort"]
@@ -54,6 +78,7 @@ def published(runner: Runner) -> Iterator[tuple[Container, OpenAI]]:
 
 def test_over_a_published_port_it_completes_streams_and_drains(published: tuple[Container, OpenAI]) -> None:
     container, client = published
+    assert users(container) == {"65532"}
     completion = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=4, temperature=0)
     assert completion.choices[0].text.startswith(" France")
 
@@ -63,15 +88,15 @@ def test_over_a_published_port_it_completes_streams_and_drains(published: tuple[
         for count in (24, 6000)
     )  # fmt: skip
     next(short), next(long)
-    begin, limit = time.monotonic(), STOP_SECONDS * patience()
-    stopping = threading.Thread(target=container.stop, kwargs={"timeout": math.ceil(limit)})
+    begin, more = time.monotonic(), patience()
+    stopping = threading.Thread(target=container.stop, kwargs={"timeout": math.ceil(STOP_SECONDS * more)})
     stopping.start()
     # What can end while it drains does; what cannot is told so.
     assert [*short][-1].choices[0].finish_reason == "length"
     with pytest.raises(openai.APIError, match="shutting down"):
         list(long)
     stopping.join()
-    assert time.monotonic() - begin < limit
+    assert time.monotonic() - begin < DRAIN_SECONDS * more
     container.reload()
     assert container.attrs["State"]["ExitCode"] == 0
 
