@@ -1,16 +1,20 @@
-"""Products of few rows on the GPU: time and bandwidth beside cuBLAS's, alone and in a layer.
+"""Products on the GPU: ours of few rows beside cuBLAS's, alone and in a layer, and cuBLAS's of more.
 
-    python -m benchmarks.gpu_linear [-o benchmarks/results/gpu_linear.json]
+    python -m benchmarks.gpu_linear [--library] [-o benchmarks/results/gpu_linear.json]
 
 The shapes are Llama-3.1-8B's in bf16. A time is of one product, of a graph of products with weights that do not fit
 the L2 cache all together; ours overlap by programmatic dependent launch, as they do in a step. A layer is all
 operations but attention, in their order: our products do them all, cuBLAS's have kernels for the others between them.
 The floor is the bytes of weights over the read bandwidth of the target.
+
+Products of the library alone have the rows of the step programs that it serves, and are timed after they have run for
+a while: so many rows draw so much power that clocks fall. `--library` reads these anew and keeps the others.
 """
 
 import argparse
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +24,17 @@ import torch
 from benchmarks.gpu_attention import READ_BANDWIDTH, ROTATED_BYTES
 from benchmarks.linear_kernels import LLAMA, ROWS, compile_products
 from benchmarks.machine import gpu_machine, save
+from benchmarks.pages import ROOT
 from dualpace.build.store import Store
 from dualpace.engine.calibrate import graph_seconds
 from dualpace.engine.device import Cubin
+from dualpace.lint.runner import lint_file
+from dualpace.plan.program import STREAMED_ROWS
 from tests.gpu.batch import step_buffers
 
+SPEC = ROOT / "benchmarks/specs/llama-8b-h200.yaml"
+# How long a product of the library runs before it is timed, and is timed.
+SETTLE_SECONDS, TIMED_SECONDS = 0.3, 0.2
 LAYERS = 12
 COLUMNS = (LLAMA.model.heads + 2 * LLAMA.model.kv_heads) * LLAMA.model.head_dim
 # Weight -> outputs and inputs.
@@ -158,6 +168,57 @@ def measure_products(steps: list[Step]) -> list[dict[str, Any]]:
     return results
 
 
+def library_rows() -> list[tuple[int, bool]]:
+    """Rows of the library's products in the step programs of SPEC, and whether the head's product has as many."""
+    plan = lint_file(SPEC, ROOT).plan
+    assert plan is not None
+    programs = plan.schedule.programs
+    rows = {program.tokens for program in programs if program.tokens > STREAMED_ROWS}
+    return [(n, any(program.samples == n for program in programs)) for n in sorted(rows)]
+
+
+def measure_library() -> Iterator[dict[str, Any]]:
+    """Every weight at every number of rows of the library's."""
+    for name in SHAPES:
+        out, width = SHAPES[name]
+        weights = [weight(name) for _ in range(max(2, ROTATED_BYTES // bytes_of(name)))]
+        for rows, sampled in library_rows():
+            if name == "head" and not sampled:
+                continue
+            x = random(rows, width)
+            y = torch.empty(rows, out, dtype=torch.float32 if name == "head" else x.dtype, device="cuda")
+            seconds = sustained(x, weights, y)
+            rate = 2 * out * width * rows / seconds
+            print(f"{name:8} {rows:5} rows  cuBLAS {seconds * 1e6:7.1f} us {rate / 1e12:4.0f} TFLOP/s", flush=True)
+            yield {"weight": name, "rows": rows, "weight_bytes": bytes_of(name), "cublas_s": seconds}
+
+
+def sustained(x: torch.Tensor, weights: list[torch.Tensor], y: torch.Tensor) -> float:
+    """Seconds of a product of x with each of `weights` in turn, when that has gone on for a while."""
+
+    def products() -> None:
+        for w in weights:
+            if y.dtype == x.dtype:
+                torch.mm(x, w.T, out=y)
+            else:
+                torch.mm(x, w.T, out_dtype=y.dtype, out=y)
+
+    (once,) = graph_seconds([products], repeats=5)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        products()
+    for _ in range(math.ceil(SETTLE_SECONDS / once)):
+        graph.replay()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    replays = math.ceil(TIMED_SECONDS / once)
+    start.record()
+    for _ in range(replays):
+        graph.replay()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3 / replays / len(weights)
+
+
 def measure_layers(steps: list[Step]) -> list[dict[str, Any]]:
     """A layer without attention at every number of rows."""
     layers = [{name: weight(name) for name in OF_A_LAYER} for _ in range(LAYERS)]
@@ -196,8 +257,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/gpu_linear.json"))
     parser.add_argument("--store", type=Path, default=Path("build/store"), help="folder of compiled kernels")
+    parser.add_argument("--library", action="store_true", help="read the library's products of more rows alone")
     arguments = parser.parse_args()
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    if arguments.library:
+        kept = json.loads(arguments.output.read_text(encoding="utf-8"))
+        save(kept | {"library": list(measure_library())}, arguments.output)
+        return
     cubin = Cubin(compile_products(Store(arguments.store)))
     steps = [Step(cubin, rows) for rows in ROWS]
     report = {
@@ -205,6 +271,7 @@ def main() -> None:
         "read_bytes_per_s": READ_BANDWIDTH,
         "products": measure_products(steps),
         "layers": measure_layers(steps),
+        "library": list(measure_library()),
     }
     save(report, arguments.output)
 

@@ -1,6 +1,6 @@
 """Where a step's time goes on the GPU: every kernel's share, and what lies between kernels.
 
-    python -m benchmarks.gpu_step BUNDLE [--rows 1 8 32] [--context 1024] [--prompts 8x1024 1x32768]
+    python -m benchmarks.gpu_step BUNDLE [--decode 1x1024 256x256] [--prompts 8x1024 1x32768]
 
 The host drives the engine's own graphs under torch's profiler, so that each kernel of a step is seen with its begin and
 its end. What the scheduler takes apart from them is `python -m benchmarks.gpu_scheduler`'s.
@@ -27,6 +27,7 @@ from dualpace.plan.manifest import HOST_RING, cubins, read_manifest
 from dualpace.plan.structs import StepKind
 
 STEPS = 20
+DECODE = ((1, 1024), (8, 1024), (32, 1024), (128, 1024), (256, 256))
 
 
 def short(name: str) -> str:
@@ -127,8 +128,7 @@ def main() -> None:
     """Serve a bundle from this process and print a table for each number of rows and each load of prompts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 128, 256])
-    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--decode", type=cell, nargs="*", default=DECODE, metavar="ROWSxCONTEXT")
     parser.add_argument("--prompts", type=cell, nargs="*", default=[(8, 1024), (1, 32_768)], metavar="ROWSxPROMPT")
     arguments = parser.parse_args()
     manifest = read_manifest(arguments.bundle)
@@ -141,8 +141,8 @@ def main() -> None:
             engine.start()
             ring = FrontendRing(arguments.bundle / HOST_RING, memory.path)
             drive = Drive(engine, ring, plan.model.vocab)
-            for rows in arguments.rows:
-                show(f"{rows} rows of {arguments.context}", drive.decode(rows, arguments.context))
+            for rows, context in arguments.decode:
+                show(f"{rows} rows of {context}", drive.decode(rows, context))
             for rows, prompt in arguments.prompts:
                 show(f"{rows} prompts of {prompt}", drive.prefill(rows, prompt))
             engine.stop()

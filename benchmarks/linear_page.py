@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 from benchmarks.pages import RESULTS, ROOT, Table, filled, markdown
-from dualpace.plan.forecast import OWN_PRODUCTS
 
 PAGE = ROOT / "docs/products.md"
+KNOWN = ROOT / "dualpace/plan/products/h200.json"
 
 
 def table(report: dict[str, Any]) -> str:
@@ -31,16 +31,25 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.1f}"
 
 
-def own_products(report: dict[str, Any]) -> str:
-    """The file of the plan's: our products by elements of their weight and rows."""
+def library_table(report: dict[str, Any]) -> str:
+    """A line a number of rows, in Markdown: cuBLAS's by weight, likewise."""
+    head = ("rows, by cuBLAS", *dict.fromkeys(product["weight"] for product in report["library"]))
+    cells = {(product["rows"], product["weight"]): _us(product["cublas_s"]) for product in report["library"]}
+    rows = sorted({rows for rows, _ in cells})
+    return markdown(head, [(f"{n:,}", *(cells.get((n, weight), "") for weight in head[1:])) for n in rows])
+
+
+def products(report: dict[str, Any]) -> str:
+    """The file of the plan's: those of step programs, ours and then cuBLAS's, by elements of their weight and rows."""
     found = [
-        {"elements": each["weight_bytes"] // 2, "rows": each["rows"], "seconds": each["own_s"]}
-        for each in report["products"]
+        {"elements": each["weight_bytes"] // 2, "rows": each["rows"], "seconds": each[seconds]}
+        for part, seconds in (("products", "own_s"), ("library", "cublas_s"))
+        for each in report[part]
     ]
     return json.dumps(found, indent=1) + "\n"
 
 
-TABLES = (Table("product", "gpu_linear", table),)
+TABLES = (Table("product", "gpu_linear", table), Table("rows, by cuBLAS", "gpu_linear", library_table))
 
 
 def page(text: str) -> str:
@@ -51,4 +60,4 @@ def page(text: str) -> str:
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     measured = json.loads((RESULTS / "gpu_linear.json").read_text(encoding="utf-8"))
-    (ROOT / "dualpace/plan/products" / OWN_PRODUCTS.name).write_text(own_products(measured), encoding="utf-8")
+    KNOWN.write_text(products(measured), encoding="utf-8")

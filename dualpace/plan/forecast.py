@@ -16,24 +16,17 @@ from itertools import groupby, pairwise
 from dualpace.plan.attention_cost import route_taken, seen_keys, slices
 from dualpace.plan.plan import Attention, AttentionPolicy, Floor, Forecast, ForecastCell, Model, Part, Target
 from dualpace.plan.program import STREAMED_ROWS, Op, buffers, defers_norms, rotates, step_program
-from dualpace.plan.roofline import Work, prompt_attention
+from dualpace.plan.roofline import prompt_attention
 
 Points = tuple[tuple[float, float], ...]
 
 TARGET, DTYPE = "h200", "bf16"
 
-# Our products, up to STREAMED_ROWS rows: elements of a weight, rows and seconds, with what follows them. Written by
-# `python -m benchmarks.linear_page`.
-OWN_PRODUCTS = files("dualpace") / "plan" / "products" / f"{TARGET}.json"
-# cuBLAS matrix products, weights read from memory: seconds by rows, for weights of so many elements (4096 x 4096,
-# 6144 x 4096, 4096 x 14336, 28672 x 4096 and 128256 x 4096, which are Llama-3.1-8B's).
-PRODUCT_ELEMENTS = (4096 * 4096, 6144 * 4096, 4096 * 14336, 28672 * 4096, 128256 * 4096)
-PRODUCT_SECONDS = {
-    64: (11.8e-6, 16.2e-6, 36.0e-6, 60.6e-6, 271e-6),
-    256: (16.7e-6, 21.0e-6, 47.7e-6, 87.4e-6, 359e-6),
-}
-# Causal attention of prompts, in FLOP/s: what vLLM's 1,183 ms for 32,768 tokens of Llama-3.1-8B leave beside products.
-PROMPT_ATTENTION_FLOPS = 520e12
+# Products of step programs: elements of a weight, rows and seconds. Ours, up to STREAMED_ROWS rows, with what follows
+# them; cuBLAS's when they have run for a while. Written by `python -m benchmarks.linear_page`.
+PRODUCTS = files("dualpace") / "plan" / "products" / f"{TARGET}.json"
+# Causal attention of prompts, in FLOP/s: that of all chunks of 32,768 tokens in benchmarks/results/gpu_prefill.json.
+PROMPT_ATTENTION_FLOPS = 596e12
 # An empty kernel in a graph, and the rate, read and written together, at which a copy moves memory.
 KERNEL_SECONDS = 0.96e-6
 COPY_BANDWIDTH = 4.275e12
@@ -54,8 +47,8 @@ def forecast(
     for reason in _unmeasured(model, target, policy, routes):
         return Forecast(basis=reason, cells=())
     assert policy is not None  # or nothing would have been measured
-    basis = "parts measured on one H200: products, decode attention, prefill of vLLM 0.22.1"
-    steps = _Steps(model, target, attention, policy)
+    basis = "parts measured on one H200: products, attention, empty kernels, copies, launches"
+    steps = _Steps(model, attention, policy)
     return Forecast(basis=basis, cells=tuple(_cell(steps, chunk, floor) for floor in floors))
 
 
@@ -77,34 +70,28 @@ def _unmeasured(model: Model, target: Target, policy: AttentionPolicy | None, ro
 @cache
 def measured_products() -> dict[int, Points]:
     """By rows: elements of a weight, and the seconds that a product with it takes."""
-    own = sorted(
-        json.loads(OWN_PRODUCTS.read_text(encoding="utf-8")), key=lambda each: (each["rows"], each["elements"])
-    )
-    points = {
+    found = sorted(json.loads(PRODUCTS.read_text(encoding="utf-8")), key=lambda each: (each["rows"], each["elements"]))
+    return {
         rows: tuple((each["elements"], each["seconds"]) for each in products)
-        for rows, products in groupby(own, key=lambda each: each["rows"])
+        for rows, products in groupby(found, key=lambda each: each["rows"])
     }
-    cublas = {rows: tuple(zip(PRODUCT_ELEMENTS, found, strict=True)) for rows, found in PRODUCT_SECONDS.items()}
-    return {**points, **cublas}
 
 
 class _Product:
     """A matrix product with `elements` weights."""
 
-    def __init__(self, elements: int, target: Target) -> None:
+    def __init__(self, elements: int) -> None:
         self._measured = [(rows, _interpolated(points, elements)) for rows, points in measured_products().items()]
-        self._large = Work(0, 2.0 * elements).seconds(target)
 
     def seconds(self, rows: int) -> float:
-        """Seconds with `rows` rows; those beyond the measured ones cost what they do in large products."""
-        most = min(rows, self._measured[-1][0])
-        return _interpolated(self._measured, most) + (rows - most) * self._large
+        """Seconds with `rows` rows."""
+        return _interpolated(self._measured, rows)
 
 
 class _Steps:
     """Expected seconds of the parts of `model`'s steps, from the operations of its step program."""
 
-    def __init__(self, model: Model, target: Target, attention: Attention, policy: AttentionPolicy) -> None:
+    def __init__(self, model: Model, attention: Attention, policy: AttentionPolicy) -> None:
         self.model, self._attention, self._policy = model, attention, policy
         self._products: list[tuple[int, str, _Product]] = []
         self._others: list[tuple[int, Op, list[tuple[str, int]]]] = []
@@ -115,7 +102,7 @@ class _Steps:
             operands = [widths[name] for name in (*op.inputs, *op.outputs) if name in widths]
             if op.kind == "linear":
                 (leading, inputs), (_, outputs) = operands
-                self._products.append((times, leading, _Product(inputs * outputs, target)))
+                self._products.append((times, leading, _Product(inputs * outputs)))
             elif op.kind != "attention":
                 self._others.append((times, op, operands))
 

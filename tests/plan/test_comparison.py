@@ -58,8 +58,8 @@ def test_operating_points_show_times_and_ratios():
     text = text_comparison(A, plan(LLAMA_8B, "h100"), NAMES)
     floor, forecast = text.split("\nfloor\n")[1].split("\nforecast, an estimate\n")
     assert "     1    1,024  3.34 ms  4.52 ms   1.36  18.7 ms  15.0 ms   0.81\n" in floor
-    first = time_text(A.forecast.cells[0].seconds)
-    assert f"     1    1,024  {first}       -      -  21.4 ms       -      -\n" in forecast
+    tpot, ttft = (time_text(seconds) for seconds in (A.forecast.cells[0].seconds, A.forecast.cells[0].ttft_seconds))
+    assert f"     1    1,024  {tpot}       -      -  {ttft}       -      -\n" in forecast
 
 
 def test_equal_plans_are_said_to_be_the_same():
