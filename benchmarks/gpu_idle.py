@@ -1,26 +1,25 @@
-"""What a GPU draws while its engine has nothing to do.
+"""What a GPU draws while its engine has nothing to do, and how soon the next request has its token.
 
     python -m benchmarks.gpu_idle [--spec benchmarks/specs/llama-8b-h200.yaml] [-o benchmarks/results/gpu_idle.json]
 
 States: no process on the GPU; an engine whose device looks at the rings without a pause; one that backs off, as built;
-a parked one, with its memory taken and nothing launched: the host drives it and is stopped. The first is taken twice.
+one that has parked. The first is taken twice. A token is the first of a prompt of 64, of several one after the other.
 """
 
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.cpu_free import stopped
 from benchmarks.gpu_engine import Engine, built, command_line, write
 from dualpace.build import bundle as bundles
 from dualpace.build.store import Store
 from dualpace.cli.inputs import store_folder
+from dualpace.engine.ring import SamplingParams
 from dualpace.plan.manifest import read_manifest
 from dualpace.plan.plan import Plan
 from dualpace.render.sources import render
@@ -28,6 +27,8 @@ from tests.gpu.conftest import Silent
 
 SETTLE_SECONDS = 3.0
 SECONDS = 4.0
+PARK_SECONDS = 0.25
+REQUESTS = 9
 _QUERY = "power.draw.instant,clocks.sm,clocks.mem"
 _PAUSE = "constexpr unsigned kNapNs = 16'000;"
 
@@ -46,6 +47,13 @@ def sample() -> dict[str, float]:
     return {"watts": statistics.median(watts), "sm_mhz": statistics.median(sm), "memory_mhz": statistics.median(memory)}
 
 
+def parking(plan: Plan, folder: Path) -> Path:
+    """The bundle of `plan`, but that it parks."""
+    schedule = plan.schedule.model_copy(update={"park_after": PARK_SECONDS})
+    bundles.build(plan.model_copy(update={"schedule": schedule}), folder / "parking", store(), Silent())
+    return folder / "parking"
+
+
 def without_pause(plan: Plan, folder: Path) -> Path:
     """The bundle of `plan`, but that it looks at the rings all the time."""
 
@@ -56,19 +64,28 @@ def without_pause(plan: Plan, folder: Path) -> Path:
         return sources | {"cuda/scheduler.cu": text.replace(_PAUSE, "constexpr unsigned kNapNs = 0;")}
 
     with patch.object(bundles, "render", restless):
-        bundles.build(plan, folder / "restless", Store(store_folder(None)), Silent())
+        bundles.build(plan, folder / "restless", store(), Silent())
     return folder / "restless"
 
 
-@contextmanager
-def serving(bundle: Path, folder: Path, parked: bool) -> Iterator[None]:
-    """An engine that is ready, with its ring claimed."""
-    engine = Engine(bundle, folder, *(("--drive", "host") if parked else ()))
+def store() -> Store:
+    """Where compiled kernels are kept."""
+    return Store(store_folder(None))
+
+
+def of_engine(bundle: Path, folder: Path) -> dict[str, float]:
+    """What the GPU draws beside an engine of `bundle` that is idle, and the median TTFT of requests that come then."""
+    engine = Engine(bundle, folder)
     try:
-        with stopped(engine.process.pid) if parked else nullcontext():
-            yield
+        found = sample()
+        ttfts = []
+        for _ in range(REQUESTS):
+            time.sleep(2 * PARK_SECONDS)
+            events = engine.run([list(range(64))], SamplingParams(max_tokens=1, temperature=0.0))
+            ttfts.append(events[0][0][0])
     finally:
         engine.close()
+    return found | {"ttft_ms": 1e3 * statistics.median(ttfts)}
 
 
 def main() -> None:
@@ -79,10 +96,10 @@ def main() -> None:
         folder = Path(shared)
         bundle = arguments.bundle or built(arguments.spec, folder)
         manifest = read_manifest(bundle)
-        kinds = {"polling": without_pause(manifest.plan, folder), "backed off": bundle, "parked": bundle}
+        plan = manifest.plan
+        kinds = {"polling": without_pause(plan, folder), "backed off": bundle, "parked": parking(plan, folder)}
         for state, of_state in kinds.items():
-            with serving(of_state, folder, state == "parked"):
-                states[state] = sample()
+            states[state] = of_engine(of_state, folder)
     states["none, after"] = sample()
     for state, figures in states.items():
         print(f"{state:12} " + "  ".join(f"{name} {value:7.1f}" for name, value in figures.items()), flush=True)

@@ -65,12 +65,21 @@ class GpuEngine:
         handles = torch.tensor([graph.handle for graph in self._graphs], dtype=torch.int64)
         self._drive[: handles.nbytes].view(torch.int64).copy_(handles)
         torch.cuda.synchronize()
-        with torch.cuda.stream(self._stream):
-            self._first.launch()
+        self._launch_first()
 
     def running(self) -> bool:
         """Whether the device still launches steps. Raises DeviceError for a kernel that failed."""
         return not ended(self._stream)
+
+    def parked(self) -> bool:
+        """Whether a device that launches no steps waits for `resume`."""
+        return bool(self._word("parked").item())
+
+    def resume(self) -> None:
+        """Serve again, after a device has parked."""
+        self._word("parked").zero_()
+        torch.cuda.synchronize()
+        self._launch_first()
 
     def advance(self) -> StepKind:
         """Schedule a step and run it, driven from here; an IDLE one has nothing to run."""
@@ -103,6 +112,11 @@ class GpuEngine:
         self.executor.launch(program)
         torch.cuda.synchronize()
         return DeviceGraph(captured(launch))
+
+    def _launch_first(self) -> None:
+        assert self._first is not None  # the host does not drive
+        with torch.cuda.stream(self._stream):
+            self._first.launch()
 
     def _launch_drive(self) -> None:
         self._cubin.launch("dp_drive", (1,), self._state, self._step, self._rings, self._drive)

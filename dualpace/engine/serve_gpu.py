@@ -9,6 +9,7 @@ import torch
 from dualpace import gpu
 from dualpace.engine.claims import ending_dead_claims
 from dualpace.engine.device import Cubin, mapped
+from dualpace.engine.doorbell import Doorbell
 from dualpace.engine.drive import DriveError, Driver, GpuEngine
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.provision import Say, StoppedError, check_bundle, vocabulary, weights
@@ -44,7 +45,7 @@ def serve(bundle: Path, manifest: Manifest, rings: Path, drive: Driver, stopped:
             engine.start()
             say(f"ready on {torch.cuda.get_device_name()} after {time.monotonic() - begin:.1f} s")
             with ending_dead_claims(bundle / HOST_RING, memory):
-                _watch(engine, drive, stopped)
+                _watch(engine, drive, Doorbell(bundle / HOST_RING, memory), stopped)
             engine.stop()
             if not stopped():
                 raise DriveError("the device has stopped launching steps")
@@ -54,16 +55,18 @@ def serve(bundle: Path, manifest: Manifest, rings: Path, drive: Driver, stopped:
         memory.close()
 
 
-def _watch(engine: GpuEngine, drive: Driver, stopped: Callable[[], bool]) -> None:
-    """Return once `stopped()`, or once the device has stopped by itself."""
+def _watch(engine: GpuEngine, drive: Driver, doorbell: Doorbell, stopped: Callable[[], bool]) -> None:
+    """Return once `stopped()`, or once the device has stopped by itself; one that has parked is woken for requests."""
     while not stopped():
         if drive == "host":
             if engine.advance() is StepKind.IDLE:
                 time.sleep(_IDLE_SECONDS)
         elif engine.running():
             time.sleep(_WATCH_SECONDS)
-        else:
+        elif not engine.parked():
             return
+        elif doorbell.rings(_WATCH_SECONDS):
+            engine.resume()
 
 
 def _check_device(bundle: Path, plan: Plan) -> None:

@@ -267,7 +267,22 @@ class _Sizing:
             history_page=memory.HISTORY_PAGE,
             history_pages=history_pages,
             programs=(*decode, *mixed),
+            park_after=self._park_after(),
         )
+
+    def _park_after(self) -> float:
+        asked = self.spec.scheduler.park_after
+        if asked == "never":
+            return 0.0
+        for hindered, why in (
+            (self.target.kind == "cpu", "the CPU engine sleeps between its looks anyway"),
+            (self.spec.nic.transport == "rdma", "what a NIC writes wakes nobody"),
+        ):
+            if hindered:
+                raise CapacityError(
+                    ("scheduler", "park_after"), f"is for a GPU with local frontends: {why}", "leave it out"
+                )
+        return asked
 
     def _memory(self, buffers: _Buffers, kv: int) -> Memory:
         return Memory(

@@ -117,7 +117,7 @@ def _shown(field: str, value: Value) -> str:
             return f"{len(value)} {key}"
         case _ if field.startswith("memory.") or key.endswith("bytes") or key in _SIZES:
             return size_text(value)
-        case _ if key == "drain":
+        case _ if key in ("drain", "park_after"):
             return time_text(value)
         case float():
             return f"{value:.4g}"

@@ -169,7 +169,8 @@ class Program(Frozen):
 class Schedule(Frozen):
     """Capacities of the scheduler; token counts are in tokens.
 
-    `slow_rows` of the `max_batch` rows are the slow lane's. `max_requests` is rows plus queue, or a ring each.
+    `slow_rows` of the `max_batch` rows are the slow lane's. `max_requests` is rows plus queue, or a ring each. A device
+    that is idle for `park_after` seconds parks; 0: it never does.
     """
 
     max_batch: int
@@ -183,6 +184,7 @@ class Schedule(Frozen):
     history_page: int
     history_pages: int
     programs: tuple[Program, ...]
+    park_after: float = 0.0
 
 
 class Rings(Frozen):

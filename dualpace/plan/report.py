@@ -91,6 +91,8 @@ def program_facts(plan: Plan) -> Iterator[tuple[str, ...]]:
     yield "mixed", f"up to {mixed} tokens{kernel}, logits of {samples:,}"
     yield "queue", f"{schedule.max_queued_requests:,} requests, {schedule.max_queued_tokens:,} prompt tokens"
     yield "prefixes", "reused" if schedule.prefix_reuse else "computed anew"
+    if schedule.park_after:
+        yield "idle", f"parks after {time_text(schedule.park_after)}"
 
 
 def _memory_title(plan: Plan) -> str:

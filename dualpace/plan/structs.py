@@ -224,6 +224,12 @@ STRUCTS: tuple[Struct, ...] = (
         ),
     ),
     Struct(
+        "Doorbell",
+        "Where a frontend wakes an engine that has parked: nothing of it runs but a process that waits here.",
+        LINE,
+        (Field("parked", "u32", doc="1: by a device that parks; 0: by a frontend that has written. A futex"),),
+    ),
+    Struct(
         "RingControl",
         "Indices of a ring's three queues. Each counts records read, modulo 2^32, from 0 in every epoch.",
         LINE,
@@ -266,6 +272,7 @@ STRUCTS: tuple[Struct, ...] = (
         (
             Field("header", "MemoryHeader"),
             Field("status", "EngineStatus"),
+            Field("doorbell", "Doorbell"),
             Field("rings", "Ring", ("kRings",)),
         ),
     ),
@@ -328,6 +335,7 @@ STRUCTS: tuple[Struct, ...] = (
             Field("program", "u64", ("kPrograms",), doc="the executable graph of each step program"),
             Field("stop", "u32", doc="by the host: begin no more steps", align=LINE),
             Field("error", "u32", doc="by the device: why it could not launch a step, a cudaError_t", align=LINE),
+            Field("parked", "u32", doc="by the device: it has launched none, and waits to be started again"),
         ),
     ),
 )

@@ -171,6 +171,12 @@ class SchedulerSection(Section):
     prefix_reuse: bool = Field(
         True, description="Whether a prompt takes the KV of an equal beginning that is still there.", examples=[True]
     )
+    park_after: Annotated[Duration, Field(gt=0)] | Literal["never"] = Field(
+        "never",
+        description="How long a GPU has nothing to do before it stops looking at the rings, until its process starts "
+        "it again for the next request.",
+        examples=["10s"],
+    )
 
 
 class NicSection(Section):

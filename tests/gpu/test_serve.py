@@ -1,6 +1,7 @@
 """The GPU engine as its users have it: over HTTP, with processes that die and kernels that trap."""
 
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -18,8 +19,9 @@ import pytest
 from openai import OpenAI
 
 from dualpace.build import bundle as bundles
-from dualpace.engine.ring import FrontendRing
-from dualpace.plan.manifest import HOST_RING
+from dualpace.engine.ring import Finish, FrontendRing, SamplingParams
+from dualpace.plan import abi
+from dualpace.plan.manifest import HOST_RING, read_manifest
 from dualpace.plan.resolve import resolve
 from dualpace.render.sources import render
 from dualpace.spec.models import Spec
@@ -47,7 +49,7 @@ SPEC = {
         },
     },
     "attention": {"page_size": 16},
-    "scheduler": {"max_batch": 16, "prefill_chunk": 128},
+    "scheduler": {"max_batch": 16, "prefill_chunk": 128, "park_after": "500ms"},
     "nic": {"rings": 2},
     "target": {"gpu": "h200", "kv_budget": "256MiB"},
     "serving": {"drain": "20s"},
@@ -202,6 +204,41 @@ def frontend(bundle: Path, rings: Path) -> Iterator[tuple[subprocess.Popen[bytes
         url = f"http://127.0.0.1:{file.read_text().strip()}"
         wait_until_healthy(url)
         yield process, url
+
+
+def test_a_device_that_has_parked_is_woken_by_the_next_request_and_can_be_stopped(bundle):
+    plan = read_manifest(bundle).plan
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        rings = Path(folder) / "rings"
+        with started("dualpace.engine", bundle, rings) as process:
+            wait_until(rings.exists)
+            ring = FrontendRing(bundle / HOST_RING, rings)
+            wait_until(lambda: ring.status().ready)
+            with rings.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+                doorbell = abi.view("RingMemory", plan).doorbell.offset
+
+                def parked() -> bool:
+                    return memory[doorbell] == 1
+
+                def answer() -> list[int]:
+                    assert ring.submit(1, PROMPT, SamplingParams(max_tokens=20, temperature=0.0))
+                    events = []
+                    while not events or events[-1].finish is Finish.NONE:
+                        events += ring.wait(SECONDS)
+                    return [event.token for event in events]
+
+                first = answer()
+                for _ in range(3):
+                    wait_until(parked)
+                    beats = {ring.status().heartbeat}
+                    wait_until(lambda beats=beats: len(beats | {ring.status().heartbeat}) > 1)
+                    assert parked()
+                    assert answer() == first
+                wait_until(parked)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=SECONDS) == 0
+            assert ring.status().stopped
+            ring.close()
 
 
 def test_a_client_that_goes_or_a_frontend_that_is_killed_leaves_nothing_and_another_takes_its_ring(bundle):

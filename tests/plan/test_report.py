@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from dualpace.cli import app
 from dualpace.plan.plan import Plan
 from dualpace.plan.quantity import size_text, time_text
-from dualpace.plan.report import json_report, text_report
+from dualpace.plan.report import json_report, program_facts, text_report
 
 from .deployments import GEMMA_270M, LLAMA_8B, plan
 
@@ -57,6 +57,11 @@ def test_the_command_writes_the_report(format_):
         assert Plan.model_validate_json(result.stdout).name == "quickstart"
     else:
         assert result.stdout.startswith("quickstart: gemma3 on cpu\n")
+
+
+def test_a_gpu_that_parks_says_when():
+    assert ("idle", "parks after 10.0 s") in list(program_facts(plan(LLAMA_8B, scheduler__park_after="10s")))
+    assert "idle" not in dict(program_facts(plan(LLAMA_8B)))
 
 
 def test_json_keeps_its_keys():

@@ -124,6 +124,11 @@ def test_prefix_reuse_is_on_unless_it_is_turned_off():
     assert not plan(LLAMA_8B, scheduler={"prefix_reuse": False}).schedule.prefix_reuse
 
 
+def test_a_gpu_parks_if_it_is_told_to():
+    assert plan(LLAMA_8B).schedule.park_after == 0
+    assert plan(LLAMA_8B, scheduler={"park_after": "1500ms"}).schedule.park_after == 1.5
+
+
 def test_shared_structs_fit_the_memory_that_the_plan_gives_them():
     for found in (plan(LLAMA_8B), plan(GEMMA_270M, gpu=None)):
         assert ctypes.sizeof(abi.view("StepBuffers", found)) <= found.memory.scheduler
@@ -251,6 +256,8 @@ REFUSED = [
     ({"model__path": "a", "model__hub": "b/c"}, "model.path", "both"),
     ({"attention__gqa_ratio": 8}, "attention.gqa_ratio", "make it 4"),
     ({"gpu": None, "attention__route": "flashinfer"}, "attention.route", "GPU"),
+    ({"gpu": None, "model__max_context": 1024, "scheduler__park_after": "9s"}, "scheduler.park_after", "leave it out"),
+    ({"nic__transport": "rdma", "nic__device": "mlx5_0", "scheduler__park_after": "9s"}, "scheduler.park_after", "NIC"),
     ({"scheduler__max_queued_tokens": 1000}, "scheduler.max_queued_tokens", "131072"),
     ({"scheduler__max_batch": 600, "target__kv_budget": "1GiB", "model__max_context": 1024},
      "scheduler.max_batch", "600 rows a page each"),

@@ -1,6 +1,6 @@
-// Both ends of the rings at once: the engine steps in one thread while each frontend submits and aborts in one and
-// reads in another, as a process would. The last frontend is broken: it goes on writing to what it has submitted, which
-// the engine may be reading. `ends REQUESTS`, of each frontend.
+// Both ends of the rings at once: the engine steps in one thread, and parks as soon as it may, while each frontend
+// submits and aborts in one and reads in another, as a process would. The last frontend is broken: it goes on writing
+// to what it has submitted, which the engine may be reading. `ends REQUESTS`, of each frontend.
 #include <atomic>
 #include <random>
 #include <thread>
@@ -91,7 +91,10 @@ int main(int count, char** arguments) {
         const int32_t generated = engine.state->requests.length[q] - engine.state->requests.prompt[q];
         b.sampled[i] = (history_token(*engine.state, q, 0) + generated) % cfg::kVocab;
       }
-      if (b.rows == 0) dp_engine_wait(&engine, 1000);
+      if (b.rows == 0 && park(*engine.state, file.memory())) {
+        while (!done && !await_wake(file.memory(), 10'000)) {
+        }
+      }
       EngineStatus status;
       dp_ring_status(frontends[0], &status);
       expect(status.running <= static_cast<uint32_t>(cfg::kMaxBatch), "a status is torn");

@@ -59,6 +59,7 @@ class RingFile {
   }
   static void release(Frontend* frontend) {
     next_epoch(frontend->ring.control, false);
+    wake(frontend->memory);
     die(frontend);
   }
 

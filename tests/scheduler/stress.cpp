@@ -71,7 +71,8 @@ void play(uint64_t steps, uint64_t seed, Schedule run) {
   std::printf("{");
   print("steps", t.steps), print("slow_steps", t.slow_steps), print("ended", t.ended), print("scored", t.scored);
   print("wraps", t.wraps), print("laps", t.laps), print("stalls", t.stalls), print("closed", t.closed);
-  print("killed", t.killed), print("longest_wait", t.longest_wait), print("preempted", c.preempted);
+  print("killed", t.killed), print("longest_wait", t.longest_wait), print("parks", t.parks);
+  print("preempted", c.preempted);
   print("exhausted", c.exhausted), print("epochs", c.epochs), print("reused", c.reused), print("evicted", c.evicted);
   print("aborted", c.aborted), print("malformed", c.malformed);
   std::printf("\"trace\": \"%016llx\"}\n", static_cast<unsigned long long>(world.trace()));

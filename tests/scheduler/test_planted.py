@@ -119,6 +119,12 @@ PLANTED = [
         "s.requests.length[q] - 1",
     ),
     (
+        "a missed wake: an engine that has parked hears of no request",
+        "host/ring.cpp",
+        "  ++f.submitted;\n  dp::wake(f.memory);\n",
+        "  ++f.submitted;\n",
+    ),
+    (
         "an off-by-one: the last position of a prompt is asked about a token that does not exist",
         "common/score.hpp",
         "least(to, requests.prompt[q] - 1)",

@@ -3,10 +3,12 @@
 import ctypes
 import os
 import resource
+import threading
 import time
 
 import pytest
 
+from dualpace.engine.doorbell import Doorbell
 from dualpace.engine.memory import RingMemory, RingMemoryError
 from dualpace.engine.ring import Finish, FrontendRing, RingError, SamplingParams
 from dualpace.engine.scheduler import HostScheduler, LayoutError
@@ -209,6 +211,48 @@ def test_a_count_that_a_frontend_made_up_does_no_harm(toys):
     for _ in range(10):
         toy.step()
     assert toy.rings[0].status().running == 1
+
+
+def test_an_engine_that_has_parked_is_woken_by_all_that_a_frontend_writes(memory, libraries):
+    library = libraries(ROOMY).ring
+    shared = abi.view("RingMemory", ROOMY).from_address(memory.address)
+    doorbell, rings = Doorbell(library, memory), []
+
+    def wakes(write) -> bool:
+        shared.doorbell.parked = 1
+        assert not doorbell.rings(0)
+        writing = threading.Timer(0.05, write)
+        writing.start()
+        began = time.monotonic()
+        rang = doorbell.rings(20)
+        writing.join()
+        return rang and time.monotonic() - began < 10
+
+    assert wakes(lambda: rings.append(FrontendRing(library, memory.path)))
+    assert wakes(lambda: rings[0].submit(7, PROMPT, SamplingParams(max_tokens=5)))
+    assert wakes(lambda: rings[0].abort(7))
+    assert wakes(lambda: rings[0].close())
+
+
+def test_looks_for_dead_frontends_do_not_wake_an_engine_that_has_parked(memory, libraries):
+    library = libraries(ROOMY).ring
+    ring = FrontendRing(library, memory.path)
+    abi.view("RingMemory", ROOMY).from_address(memory.address).doorbell.parked = 1
+    look = ctypes.CDLL(str(library)).dp_ring_end_dead_claims
+    look.argtypes, look.restype = (ctypes.c_void_p, ctypes.c_int), None
+    look(memory.address, memory.file)
+    assert not Doorbell(library, memory).rings(0)
+    ring.close()
+
+
+def test_the_heartbeat_goes_on_while_an_engine_is_parked(memory, libraries):
+    shared = abi.view("RingMemory", ROOMY).from_address(memory.address)
+    shared.doorbell.parked = 1
+    doorbell = Doorbell(libraries(ROOMY).ring, memory)
+    before = shared.status.heartbeat
+    assert not doorbell.rings(0.01)
+    assert not doorbell.rings(0.01)
+    assert shared.status.heartbeat == before + 2
 
 
 def test_waiting_ends_when_a_request_arrives(toys):

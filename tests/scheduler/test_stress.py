@@ -49,7 +49,7 @@ def programs(tmp_path_factory):
             {
                 "ended": 40_000, "scored": 150_000, "preempted": 2_000, "exhausted": 200_000,
                 "epochs": 5_000, "wraps": 50_000, "reused": 20_000, "evicted": 200_000, "aborted": 20_000,
-                "malformed": 800, "closed": 2_000, "killed": 1_000, "laps": 3_000, "stalls": 30,
+                "malformed": 800, "closed": 2_000, "killed": 1_000, "laps": 3_000, "stalls": 30, "parks": 150,
             },
         ),
         (NARROW, 300_000, {"ended": 15_000, "preempted": 100, "exhausted": 100_000, "wraps": 5_000, "reused": 8_000}),

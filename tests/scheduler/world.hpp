@@ -1,7 +1,7 @@
 // An engine over the toy model with a frontend a ring, all in one thread, so that a run repeats: what happens follows
 // from a source of choices. Requests arrive in bursts, some of them with a common beginning; they are aborted, or
 // finished by their frontend; frontends stall, some for as good as ever, close their ring, die without a word, and
-// write nonsense.
+// write nonsense. An engine with one lane parks whenever it may.
 #pragma once
 #include <unordered_map>
 #include <vector>
@@ -24,7 +24,7 @@ struct Asked {
 };
 
 struct Tally {
-  uint64_t steps, slow_steps, ended, scored, wraps, laps, stalls, closed, killed, longest_wait;
+  uint64_t steps, slow_steps, ended, scored, wraps, laps, stalls, closed, killed, longest_wait, parks;
 };
 
 // `Source::draw(n)` is a choice from 0 to n - 1, `Source::more()` whether there are any left.
@@ -229,6 +229,10 @@ class World {
 
   // The lane's step has been under way since it was laid out, while other lanes stepped.
   void step(int lane) {
+    if (file_.memory().doorbell.parked != 0) {
+      expect(!work_waits(state(), file_.memory()), "an engine that has parked is not woken");
+      return look();
+    }
     StepBuffers* lanes = engine_of(engine_).lanes.get();
     StepBuffers& b = lanes[lane];
     if (b.rows > 0) toy_.run(b);
@@ -241,7 +245,8 @@ class World {
       const bool lost = current && ring.token_written - control.token_read > cfg::kTokenSlots;
       expect(!lost, "a record is overwritten before it is read");
     }
-    if (++looks_ % 256 == 0) expect_patience();
+    look();
+    if (kLaneCount == 1 && b.rows == 0 && park(state(), file_.memory())) ++tally.parks;
     if (b.rows == 0) return;
     ++tally.steps;
     tally.slow_steps += static_cast<Lane>(b.lane) == Lane::kSlow ? 1 : 0;
@@ -249,6 +254,10 @@ class World {
 
   void step_all() {
     for (int lane = 0; lane < kLaneCount; ++lane) step(lane);
+  }
+
+  void look() {
+    if (++looks_ % 256 == 0) expect_patience();
   }
 
   uint64_t waited(const Asked& request) const { return looks_ - most(request.since, ends_[request.ring].awake); }

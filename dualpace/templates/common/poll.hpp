@@ -215,4 +215,16 @@ DP_FN inline bool work_waits(const State& s, const RingMemory& m) {
   return false;
 }
 
+// Says that nobody looks at the rings any more until a frontend rings (host/doorbell.hpp). False if there is something
+// to do, or will be without a word: when a frontend reads, it does not ring. One thread.
+DP_RARE inline bool park(const State& s, RingMemory& m) {
+  bool busy = s.rows.running_count > 0;
+  for (const RingState& ring : s.rings) busy |= ring.blocked || ring.queued > 0 || ring.ended.head != kNone;
+  if (busy) return false;
+  declare(m.doorbell.parked, 1u);
+  if (!work_waits(s, m)) return true;
+  show(m.doorbell.parked, 0u);
+  return false;
+}
+
 }  // namespace dp

@@ -51,6 +51,17 @@ DP_FN inline void settle() {
 #endif
 }
 
+// Stores `value`, and loads nothing before everyone can see it.
+template <class T>
+DP_FN inline void declare(T& word, T value) {
+#ifdef __CUDA_ARCH__
+  SharedWord<T>(word).store(value, order::memory_order_relaxed);
+  cuda::atomic_thread_fence(order::memory_order_seq_cst, cuda::thread_scope_system);
+#else
+  SharedWord<T>(word).exchange(value, order::memory_order_seq_cst);
+#endif
+}
+
 template <class T>
 DP_FN inline void post(T& word, T value) {
 #ifdef __CUDA_ARCH__

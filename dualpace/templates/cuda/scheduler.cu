@@ -46,21 +46,28 @@ extern "C" __global__ void __launch_bounds__(kDeskThreads)
 }
 
 // The last node of every step program: schedules until there is a step, and launches its program, which begins when the
-// one that this runs in has ended. Without a launch nothing is left on the device. One CTA.
+// one that this runs in has ended. Without a launch, because the host says stop or there was nothing to do for kParkNs,
+// nothing is left on the device. One CTA.
 extern "C" __global__ void __launch_bounds__(kDeskThreads)
     dp_drive(StateMemory* state, StepBuffers* step, RingMemory* rings, Drive* drive) {
-  __shared__ bool stopped;
+  __shared__ bool stopped, parked;
   at_desk(*state, *step, *rings, [&](DeskTeam& team, State& s) {
+    const uint64_t began = now_ns();
     for (;;) {
       schedule(team, s, *step, *rings);
-      if (team.leader()) stopped = glance(drive->stop) != 0;
+      if (team.leader()) {
+        stopped = glance(drive->stop) != 0;
+        parked = !stopped && step->rows == 0 && cfg::kParkNs != 0 && now_ns() - began > cfg::kParkNs && park(s, *rings);
+      }
       team.sync();
-      if (stopped || step->rows > 0) break;
+      if (stopped || parked || step->rows > 0) break;
       if (team.leader()) doze(s, *rings, *drive);
       team.sync();
     }
   });
-  if (stopped || threadIdx.x != 0) return;
+  if (threadIdx.x != 0) return;
+  if (parked) show(drive->parked, 1u);
+  if (stopped || parked) return;
   const auto program = reinterpret_cast<cudaGraphExec_t>(drive->program[step->program]);
   if (const cudaError_t error = cudaGraphLaunch(program, cudaStreamGraphTailLaunch); error != cudaSuccess) {
     show(drive->error, static_cast<uint32_t>(error));

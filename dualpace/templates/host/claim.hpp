@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include "common/ring.hpp"
+#include "host/doorbell.hpp"
 
 namespace dp {
 
@@ -30,11 +31,15 @@ inline bool is_held(int file, off_t byte) {
 // frontend locks before it claims, and unlocks after it has given up: if nobody holds the lock, whoever made a claim
 // seen before is gone. If another frontend claims the ring meanwhile, the epoch is no longer that one, and stays.
 inline void end_dead_claims(RingMemory& memory, int file) {
+  bool ended = false;
   for (uint32_t r = 0; r < cfg::kRings; ++r) {
     uint32_t& epoch = memory.rings[r].control.epoch;
     uint32_t claim = observe(epoch);
-    if (is_open(claim) && !is_held(file, ring_byte(r))) replace(epoch, claim, claim + 1);
+    if (!is_open(claim) || is_held(file, ring_byte(r))) continue;
+    replace(epoch, claim, claim + 1);
+    ended = true;
   }
+  if (ended) wake(memory);
 }
 
 }  // namespace dp

@@ -17,6 +17,7 @@
 #include "common/request.hpp"
 #include "host/backoff.hpp"
 #include "host/claim.hpp"
+#include "host/doorbell.hpp"
 
 namespace {
 
@@ -199,13 +200,16 @@ void* dp_ring_open(const char* path, uint32_t ring, char* error, size_t bytes) {
     return nullptr;
   }
   dp::Ring& claimed = memory->rings[ring];
-  return new Frontend{file, *memory, claimed, next_epoch(claimed.control, true)};
+  const uint32_t epoch = next_epoch(claimed.control, true);
+  dp::wake(*memory);
+  return new Frontend{file, *memory, claimed, epoch};
 }
 
 // Gives up the ring, and what was submitted with it.
 void dp_ring_close(void* handle) {
   std::unique_ptr<Frontend> frontend(&frontend_of(handle));
   next_epoch(frontend->ring.control, false);
+  dp::wake(frontend->memory);
   munmap(&frontend->memory, sizeof frontend->memory);
   close(frontend->file);
 }
@@ -241,6 +245,7 @@ int dp_ring_submit(void* handle, uint64_t tag, const dp::RequestParams* params, 
   record.tag = tag;
   dp::publish(record.flag, dp::record_flag(f.epoch, f.submitted));
   ++f.submitted;
+  dp::wake(f.memory);
   f.backoff.news();
   return 1;
 }
@@ -255,6 +260,7 @@ int dp_ring_end(void* handle, uint32_t index, int finished) {
   record.index = index;
   dp::publish(record.flag, dp::record_flag(f.epoch, f.aborted));
   ++f.aborted;
+  dp::wake(f.memory);
   return 1;
 }
 
@@ -294,6 +300,11 @@ int dp_ring_engine_alive(void* handle) {
 // For the process of an engine, which has mapped `file`.
 void dp_ring_end_dead_claims(void* memory, int file) {
   dp::end_dead_claims(*static_cast<dp::RingMemory*>(memory), file);
+}
+
+// For it too, while its device is parked: waits for `timeout_us` to be woken. 1: it was.
+int dp_ring_await_wake(void* memory, int64_t timeout_us) {
+  return dp::await_wake(*static_cast<dp::RingMemory*>(memory), timeout_us) ? 1 : 0;
 }
 
 }  // extern "C"

@@ -94,6 +94,7 @@ constexpr int kMaxRequests = 1280;
 constexpr int kMaxQueuedRequests = 1024;  // scheduler.max_queued_requests
 constexpr int64_t kMaxQueuedTokens = 1048576;  // scheduler.max_queued_tokens
 constexpr int kMaxContext = 131072;  // model.max_context
+constexpr uint64_t kParkNs = 0;  // scheduler.park_after; 0: never
 constexpr bool kPrefixReuse = true;  // scheduler.prefix_reuse
 constexpr int kHistoryPage = 256;
 constexpr int kHistoryPages = 136192;

@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x38e45732bd4bd228;
+constexpr uint64_t kLayoutHash = 0xea3ae090ef2b8c5e;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -224,6 +224,14 @@ static_assert(offsetof(EngineStatus, epoch) == 52);
 static_assert(offsetof(EngineStatus, counters) == 56);
 static_assert(sizeof(EngineStatus) == 256);
 
+// Where a frontend wakes an engine that has parked: nothing of it runs but a process that waits here.
+struct alignas(64) Doorbell {
+  uint32_t parked;  // 1: by a device that parks; 0: by a frontend that has written. A futex
+  uint8_t pad_4[60];
+};
+static_assert(offsetof(Doorbell, parked) == 0);
+static_assert(sizeof(Doorbell) == 64);
+
 // Indices of a ring's three queues. Each counts records read, modulo 2^32, from 0 in every epoch.
 struct alignas(64) RingControl {
   uint32_t epoch;  // by the frontend: odd from claim to close, even from then on; by the engine if it dies
@@ -277,12 +285,14 @@ static_assert(sizeof(MemoryHeader) == 64);
 struct alignas(64) RingMemory {
   MemoryHeader header;
   EngineStatus status;
+  Doorbell doorbell;
   Ring rings[cfg::kRings];
 };
 static_assert(offsetof(RingMemory, header) == 0);
 static_assert(offsetof(RingMemory, status) == 64);
-static_assert(offsetof(RingMemory, rings) == 320);
-static_assert(sizeof(RingMemory) == 1311232);
+static_assert(offsetof(RingMemory, doorbell) == 320);
+static_assert(offsetof(RingMemory, rings) == 384);
+static_assert(sizeof(RingMemory) == 1311296);
 
 // One step's inputs, its block tables and what was sampled. Row: of the batch; row slot: of the tables.
 struct alignas(64) StepBuffers {
@@ -344,11 +354,13 @@ struct alignas(64) Drive {
   uint32_t stop;  // by the host: begin no more steps
   uint8_t pad_68[60];
   uint32_t error;  // by the device: why it could not launch a step, a cudaError_t
-  uint8_t pad_132[60];
+  uint32_t parked;  // by the device: it has launched none, and waits to be started again
+  uint8_t pad_136[56];
 };
 static_assert(offsetof(Drive, program) == 0);
 static_assert(offsetof(Drive, stop) == 64);
 static_assert(offsetof(Drive, error) == 128);
+static_assert(offsetof(Drive, parked) == 132);
 static_assert(sizeof(Drive) == 192);
 
 }  // namespace dp
