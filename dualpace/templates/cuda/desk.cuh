@@ -43,11 +43,23 @@ class DeskTeam : public CtaTeam {
   // Of all that it could be asked the warp does `announce`: see at_desk.
   template <class F>
   __device__ void beside(F) {
-    asm volatile("barrier.arrive.aligned 2, %0;" ::"n"(kDeskThreads) : "memory");
+    call(false);
   }
   __device__ void rejoin() { asm volatile("barrier.sync.aligned 3, %0;" ::"n"(kDeskThreads) : "memory"); }
 
-  static __device__ void await_call() { asm volatile("barrier.sync.aligned 2, %0;" ::"n"(kDeskThreads) : "memory"); }
+  // Where the team calls and the warp waits for it; whether it is for the last time, which the team says.
+  static __device__ bool call(bool over) {
+    uint32_t last;
+    asm volatile(
+        "{ .reg .pred over, last;\n"
+        "setp.ne.b32 over, %1, 0;\n"
+        "barrier.red.or.pred.aligned last, 2, %2, over;\n"
+        "selp.u32 %0, 1, 0, last; }"
+        : "=r"(last)
+        : "r"(static_cast<uint32_t>(over)), "n"(kDeskThreads)
+        : "memory");
+    return last != 0;
+  }
   static __device__ void answer() { asm volatile("barrier.arrive.aligned 3, %0;" ::"n"(kDeskThreads) : "memory"); }
 
   Glimpses& glimpses;
@@ -60,7 +72,6 @@ struct Seat {
   Glimpses glimpses;
   Desk desk;
   Work work;
-  bool over;  // no step will follow
 };
 static_assert(sizeof(Seat) <= kSmBytes - 1024, "lower scheduler.max_batch or scheduler.max_queued_requests");
 
@@ -183,26 +194,21 @@ __device__ void at_desk(StateMemory& state, const StepBuffers& step, RingMemory&
   State s(state, seat.desk, seat.work);
   if (threadIdx.x >= CtaTeam::kThreads) {
     SideTeam side;
-    for (;;) {
-      DeskTeam::await_call();
-      if (seat.over) return;
+    while (!DeskTeam::call(false)) {
       announce(side, s, rings);
       DeskTeam::answer();
     }
+    return;
   }
   prefetch_batch(step);
   copy(state.desk, seat.desk);
   DeskTeam team(seat.meeting, seat.glimpses);
-  if (team.leader()) {
-    seat.over = false;
-    begin_glimpses(seat.glimpses);
-  }
+  if (team.leader()) begin_glimpses(seat.glimpses);
   team.sync();
   run(team, s);
   team.sync();
-  if (team.leader()) seat.over = true;
   copy(seat.desk, state.desk);
-  team.beside(0);
+  DeskTeam::call(true);
 }
 
 }  // namespace dp
