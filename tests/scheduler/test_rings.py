@@ -1,6 +1,7 @@
 """Ring memory: who may make, claim and map it, and what either side learns of the other's death."""
 
 import ctypes
+import math
 import os
 import resource
 import threading
@@ -253,6 +254,26 @@ def test_the_heartbeat_goes_on_while_an_engine_is_parked(memory, libraries):
     assert not doorbell.rings(0.01)
     assert not doorbell.rings(0.01)
     assert shared.status.heartbeat == before + 2
+
+
+def test_between_steps_at_a_steady_pace_looks_are_few(toys):
+    toy = toys(ROOMY)
+    ring = toy.rings[0]
+    toy.submit(PROMPT, SamplingParams(max_tokens=50))
+
+    def play():
+        for _ in range(40):
+            time.sleep(0.02)
+            toy.step()
+
+    playing = threading.Thread(target=play)
+    playing.start()
+    fewest = math.inf
+    while playing.is_alive():
+        began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        if ring.wait(0.1) and time.monotonic() - began > 0.015:
+            fewest = min(fewest, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
+    assert fewest < 40
 
 
 def test_waiting_ends_when_a_request_arrives(toys):
