@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,20 +168,27 @@ class Bench:
                 process.terminate()
 
     @contextmanager
-    def frontend(self, number: int, rings: Path) -> Iterator[tuple[int, int]]:
-        """A frontend; yields its process's id and its port."""
-        port = self.folder / f"port{number}"
+    def frontends(self, count: int, rings: Path) -> Iterator[list[tuple[int, int]]]:
+        """So many frontends; yields the id of each one's process and its port."""
+        with ExitStack() as stack:
+            started = [stack.enter_context(self._frontend(number, rings)) for number in range(count)]
+            for process, port, log in started:
+                _wait_for(process, partial(_is_written, port), log)
+            yield [(process.pid, int(port.read_text())) for process, port, _ in started]
+
+    @contextmanager
+    def _frontend(self, number: int, rings: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path, Path]]:
+        """One that may not listen yet; yields its process, and the files of its port and of what it says."""
+        port, log = self.folder / f"port{number}", self.folder / f"log{number}"
         port.unlink(missing_ok=True)
         command = [*self._server, self.bundle, "--rings", rings]
         command += ["--ring", str(number), "--host", "127.0.0.1", "--port", "0", "--port-file", port]
-        log = self.folder / f"log{number}"
         with (
             log.open("wb") as lines,
             subprocess.Popen(command, stderr=lines, preexec_fn=self.pinned(number)) as process,
         ):
             try:
-                _wait_for(process, lambda: port.exists() and port.read_text().endswith("\n"), log)
-                yield process.pid, int(port.read_text())
+                yield process, port, log
             finally:
                 process.terminate()
 
@@ -191,7 +199,7 @@ class Bench:
         request.write_text(json.dumps(fields | {"seed": "SEED"}).replace('"SEED"', "SEED"))
         with ExitStack() as stack:
             rings = stack.enter_context(self.engine(load.step_ms, engine_log))
-            frontends = [stack.enter_context(self.frontend(number, rings)) for number in range(load.frontends)]
+            frontends = stack.enter_context(self.frontends(load.frontends, rings))
             command = [self._built / CLIENT, "127.0.0.1", ",".join(str(port) for _, port in frontends), request]
             command += [str(value) for value in (load.connections, load.rate, load.seconds)]
             before = [cpu_seconds(pid) for pid, _ in frontends]
@@ -205,11 +213,15 @@ class Bench:
 
     def at_rest(self, seconds: float) -> float:
         """Share of a core that an idle frontend takes."""
-        with self.engine(25, self.folder / "engine") as rings, self.frontend(0, rings) as (pid, _):
+        with self.engine(25, self.folder / "engine") as rings, self.frontends(1, rings) as [(pid, _)]:
             time.sleep(2)
             before = cpu_seconds(pid)
             time.sleep(seconds)
             return (cpu_seconds(pid) - before) / seconds
+
+
+def _is_written(port: Path) -> bool:
+    return port.exists() and port.read_text().endswith("\n")
 
 
 def _wait_for(process: subprocess.Popen[bytes], there: Callable[[], bool], log: Path | None = None) -> None:
