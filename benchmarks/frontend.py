@@ -110,8 +110,11 @@ class Seen:
 
         sent, seen = by_seed(self.client, SENT), by_seed(self.client, SEEN)
         came, said = by_seed(self.engine, ARRIVAL), by_seed(self.engine, TOKEN)
+        # An engine that is held up reads of a request only after its place in the ring has gone to the next.
         took = [
-            seen[seed] - sent[seed] - (said[seed] - came[seed]) for seed in seen if self.begin <= sent[seed] < self.end
+            seen[seed] - sent[seed] - (said[seed] - came[seed])
+            for seed in seen.keys() & came.keys()
+            if self.begin <= sent[seed] < self.end
         ]
         return np.array(took) / 1e9
 
