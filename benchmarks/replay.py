@@ -18,11 +18,11 @@ from dualpace.build.compile import compile_libraries
 from dualpace.build.progress import report_to
 from dualpace.build.store import Store
 from dualpace.build.units import HOST, SHARED, Library, Unit
-from dualpace.engine.claims import ending_dead_claims
+from dualpace.engine.frontends import serving_frontends
 from dualpace.engine.memory import RingMemory
 from dualpace.model.tokenizer import Tokenizer
 from dualpace.plan.abi import layout_hash
-from dualpace.plan.manifest import HOST_RING, TOKENIZER, Manifest, read_manifest
+from dualpace.plan.manifest import TOKENIZER, Manifest, read_manifest
 
 LIBRARY = "libreplay.so"
 SCHEDULER = ("-march=x86-64-v3", "-ffp-contract=off")
@@ -64,13 +64,13 @@ class Replay:
     """The engine over the rings that it makes at `rings`."""
 
     def __init__(self, bundle: Path, library: Path, rings: Path, text: str, step_s: float) -> None:
-        manifest = read_manifest(bundle)
+        self._bundle, self._manifest = bundle, read_manifest(bundle)
+        manifest = self._manifest
         self._library = ctypes.CDLL(str(library))
         self._library.dp_replay_create.restype = ctypes.c_void_p
         self._library.dp_replay_layout.restype = ctypes.c_uint64
         assert f"{self._library.dp_replay_layout():016x}" == layout_hash(manifest.plan)
         tokens = script(bundle, manifest, text)
-        self._ring_library = bundle / HOST_RING
         self._memory = RingMemory(rings, manifest.plan)
         self._handle = ctypes.c_void_p(
             self._library.dp_replay_create(
@@ -87,13 +87,19 @@ class Replay:
         asked: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: asked.append(number))
-        with ending_dead_claims(self._ring_library, self._memory):
+        with serving_frontends(self._bundle, self._manifest, self._memory, say):
             while not asked:
                 self._library.dp_replay_run(self._handle, ctypes.c_uint64(_SLICE_US))
         written = self._library.dp_replay_end(self._handle, str(log).encode() if log else None)
         self._memory.close()
         if not written:
             raise SystemExit(f"{log}: cannot be written")
+
+
+def say(line: str) -> None:
+    """A line about what goes on beside the play."""
+    sys.stderr.write(f"replay: {line}\n")
+    sys.stderr.flush()
 
 
 def main() -> None:

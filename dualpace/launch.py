@@ -3,6 +3,7 @@
 The command line starts serving through this; it imports nothing of the serving side.
 """
 
+import ctypes
 import http.client
 import math
 import os
@@ -21,6 +22,7 @@ from typing import Self
 
 from dualpace.address import bound, refused
 from dualpace.exits import REFUSALS, Exit
+from dualpace.plan.abi import fixed_view
 from dualpace.plan.manifest import Manifest
 from dualpace.process import die_with
 from dualpace.run_folder import RunFolder
@@ -38,6 +40,7 @@ HUNG_LOOKS = 10
 # An engine that fails is started again, unless it has been before and has not served for this long since. A frontend
 # always is, but not sooner than this after the last time.
 RESTART_SECONDS = 30.0
+_STATUS = fixed_view("EngineStatus")
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -70,8 +73,8 @@ class Appliance:
     """A running deployment. Leaving the context drains the frontends, then stops the engine; no process outlives it.
 
     `host` and `port` are where the frontends listen; port 0 takes a free one, known once it has started. `threads` 0
-    leaves the number to the engine. With `quiet` what the processes write is kept for the message of a failure instead
-    of shown.
+    leaves the number to the engine. With RDMA the frontends are on other hosts, and neither is used. With `quiet` what
+    the processes write is kept for the message of a failure instead of shown.
     """
 
     def __init__(
@@ -84,7 +87,9 @@ class Appliance:
         self._bundle = bundle
         self._quiet = quiet
         self._engine = _Child(ENGINE, ENGINE, ("--threads", str(threads)) if threads else ())
-        rings = manifest.plan.rings.rings
+        # Those of other hosts are started there.
+        self.gate = manifest.plan.nic
+        rings = 0 if self.gate else manifest.plan.rings.rings
         self._frontends = [
             _Child(FRONTEND if rings == 1 else f"{FRONTEND} {ring}", FRONTEND, ("--ring", str(ring)))
             for ring in range(rings)
@@ -133,6 +138,11 @@ class Appliance:
         say("start the engine")
         self._spawn(self._engine)
         self._wait_until(self._rings.exists)
+        if self.gate:
+            say("load the model")
+            self._wait_until(self._ready)
+            self._served_since = time.monotonic()
+            return
         say("start the frontend" if len(self._frontends) == 1 else f"start {len(self._frontends)} frontends")
         try:
             # Frontends share the port with each other; nobody else may have it.
@@ -167,7 +177,7 @@ class Appliance:
                 if frontend.process is None and time.monotonic() >= frontend.restarted + RESTART_SECONDS:
                     frontend.restarted = time.monotonic()
                     self._spawn_frontend(frontend)
-            if self._served_since is None and self._healthy():
+            if self._served_since is None and (self._ready() if self.gate else self._healthy()):
                 self._served_since = time.monotonic()
             if time.monotonic() >= looked + PULSE_SECONDS:
                 looked = time.monotonic()
@@ -267,6 +277,16 @@ class Appliance:
 
     def _port_file(self, child: _Child) -> Path:
         return self._folder.path / f"{child.name}.port"
+
+    def _ready(self) -> bool:
+        """Whether the engine says so itself."""
+        try:
+            with self._rings.open("rb") as rings:
+                rings.seek(ctypes.sizeof(fixed_view("MemoryHeader")))
+                status = rings.read(ctypes.sizeof(_STATUS))
+        except FileNotFoundError:
+            return False
+        return len(status) == ctypes.sizeof(_STATUS) and bool(_STATUS.from_buffer_copy(status).ready)
 
     def _healthy(self) -> bool:
         connection = self.connection()

@@ -17,6 +17,7 @@ from dualpace.appliance.health import Heartbeat
 from dualpace.appliance.pace import Pace, clock
 from dualpace.appliance.tally import GENERATED_TOKENS, Tally
 from dualpace.engine.ring import FrontendRing, RingError, SamplingParams, Status, TokenEvent
+from dualpace.engine.traffic import Traffic
 from dualpace.plan.plan import Schedule
 
 WAIT_S = 0.25
@@ -124,12 +125,14 @@ class Dispatcher:
         *,
         frontends: int = 1,
         tally: Tally | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         """`claim` makes another ring once the engine of `ring` is gone; it raises RingError while there is none.
 
-        `frontends` share the limits of `schedule`.
+        `frontends` share the limits of `schedule`. `traffic` is what the rings' transport counts, over a network.
         """
         self.tally = tally or Tally()
+        self.traffic = traffic
         self._ring = ring
         self._schedule = schedule
         self._claim = claim

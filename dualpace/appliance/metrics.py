@@ -23,6 +23,7 @@ from dualpace.appliance.tally import (
     Histogram,
 )
 from dualpace.engine.ring import Status
+from dualpace.engine.traffic import FAULTS, Traffic
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -116,9 +117,16 @@ _ALIASES = {
 }
 
 
-def metrics_text(deployment: Deployment, status: Status, ready: bool, totals: dict[str, list[float]]) -> str:
-    """All metrics; `totals` are those of the frontends' Tally."""
+def metrics_text(
+    deployment: Deployment,
+    status: Status,
+    ready: bool,
+    totals: dict[str, list[float]],
+    traffic: Traffic | None = None,
+) -> str:
+    """All metrics; `totals` are those of the frontends' Tally, `traffic` is this frontend's alone."""
     samples = [*_engine(deployment, status, ready), *(_frontend(family, totals[family.name]) for family in FAMILIES)]
+    samples += _transport(traffic) if traffic else ()
     model = _quoted(deployment.name)
     own = [_written(one, f"model_name={model}") for one in samples]
     others = [_written(one, f'model_name={model},engine="0"') for one in _vllm(samples, totals)]
@@ -152,6 +160,21 @@ def _engine(deployment: Deployment, status: Status, ready: bool) -> Iterator[Sam
             ("", _label(label, value), getattr(status, field)) for field, value in zip(fields, values, strict=True)
         )
         yield Samples(name, "counter", text, counts)
+
+
+def _transport(traffic: Traffic) -> Iterator[Samples]:
+    kinds = ("write", "read")
+    for name, text, counts in (
+        ("dualpace_rdma_operations_total", "RDMA operations posted.", (traffic.writes, traffic.reads)),
+        ("dualpace_rdma_bytes_total", "Bytes that they carry.", (traffic.written_bytes, traffic.read_bytes)),
+    ):
+        values = tuple(("", _label("kind", kind), count) for kind, count in zip(kinds, counts, strict=True))
+        yield Samples(name, "counter", text, values)
+    yield Samples("dualpace_rdma_doorbells_total", "counter", "Chains of them posted.", (("", "", traffic.doorbells),))
+    made = (("", "", traffic.connections),)
+    yield Samples("dualpace_rdma_connections_total", "counter", "Connections made to the engine.", made)
+    values = tuple(("", _label("fault", fault), traffic.faults[fault]) for fault in FAULTS)
+    yield Samples("dualpace_rdma_faults_total", "counter", "Connections lost, by why.", values)
 
 
 def _gauge(name: str, text: str, value: float) -> Samples:

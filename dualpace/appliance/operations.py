@@ -57,5 +57,5 @@ def add_operations(app: FastAPI, deployment: Deployment, dispatcher: Dispatcher,
     async def metrics() -> Response:
         """What engine and frontends count, for Prometheus."""
         available = dispatcher.unavailable() is None
-        text = metrics_text(deployment, dispatcher.status(), available, dispatcher.tally.totals())
+        text = metrics_text(deployment, dispatcher.status(), available, dispatcher.tally.totals(), dispatcher.traffic)
         return Response(text, media_type=MEDIA_TYPE)

@@ -11,7 +11,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -30,6 +31,7 @@ from dualpace.appliance.log import log_to
 from dualpace.appliance.protocol import Protocol
 from dualpace.appliance.tally import Tally
 from dualpace.engine.ring import FrontendRing, RingError
+from dualpace.engine.traffic import Traffic
 from dualpace.plan.manifest import HOST_RING, BundleError
 
 # Between the end of draining and the end of the process, for streams to say that they were cut short.
@@ -153,61 +155,92 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
+def arguments_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The command line, with what every frontend is told."""
+    parser.add_argument("--host", help="address to listen on; the plan's by default")
+    parser.add_argument("--port", type=int, help="TCP port, 0 picks one; the plan's by default")
+    parser.add_argument(
+        "--port-file",
+        type=Path,
+        help="a file to write the port into, as a line, once it listens, and to touch each second",
+    )
+    return parser.parse_args()
+
+
 def main() -> int:
     """Serve a bundle until told to stop. Returns the process's exit status: 0 drained, 2 could not start."""
     parser = argparse.ArgumentParser(prog="dualpace.appliance.server", description="Serve a bundle over HTTP.")
     parser.add_argument("bundle", type=Path, help="the folder that `dualpace build` wrote")
     parser.add_argument("--rings", type=Path, required=True, help="the engine's ring memory, a file")
     parser.add_argument("--ring", type=int, default=0, help="this frontend's ring")
-    parser.add_argument("--host", help="address to listen on; the plan's by default")
-    parser.add_argument("--port", type=int, help="TCP port, 0 picks one; the plan's by default")
     parser.add_argument("--share-port", action="store_true", help="let other frontends listen on the same port")
-    parser.add_argument(
-        "--port-file",
-        type=Path,
-        help="a file to write the port into, as a line, once it listens, and to touch each second",
-    )
-    arguments = parser.parse_args()
+    arguments = arguments_of(parser)
+    claim = partial(FrontendRing, arguments.bundle / HOST_RING, arguments.rings, arguments.ring)
+    log_to(sys.stderr, {"frontend": arguments.ring})
+    with complaining() as status:
+        run(arguments, arguments.bundle, claim, arguments.rings, arguments.ring, share_port=arguments.share_port)
+    return status.code
+
+
+@dataclass
+class Status:
+    """The exit status of the process."""
+
+    code: int = 0
+
+
+@contextlib.contextmanager
+def complaining() -> Iterator[Status]:
+    """Say in a line why a frontend could not start, where that was foreseen."""
+    status = Status()
+    try:
+        yield status
+    except (BundleError, RingError, OSError) as error:
+        sys.stderr.write(f"dualpace: {error}\n")
+        sys.stderr.flush()
+        status.code = 2
+
+
+def run(
+    arguments: argparse.Namespace,
+    bundle: Path,
+    claim: Callable[[], FrontendRing],
+    beside: Path,
+    ring: int,
+    *,
+    share_port: bool = False,
+    traffic: Traffic | None = None,
+) -> None:
+    """Serve until told to stop. `beside` is what the files that frontends share lie beside.
+
+    Raises BundleError, RingError, or OSError with a message for people.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    log_to(sys.stderr, {"frontend": arguments.ring})
+    deployment = load(bundle)
+    plan, serving = deployment.plan, deployment.plan.serving
+    tls = serving.tls_certificate, serving.tls_key
+    certificate = Certificate(*tls) if all(tls) else None
+    host = arguments.host or serving.host
+    port = serving.port if arguments.port is None else arguments.port
     try:
-        deployment = load(arguments.bundle)
-        serving = deployment.plan.serving
-        tls = serving.tls_certificate, serving.tls_key
-        certificate = Certificate(*tls) if all(tls) else None
-        host = arguments.host or serving.host
-        port = serving.port if arguments.port is None else arguments.port
-        claim = partial(FrontendRing, arguments.bundle / HOST_RING, arguments.rings, arguments.ring)
-        tally = Tally(arguments.rings, arguments.ring)
-        ring = claim()
-        ledger = Ledger(arguments.rings, arguments.ring, deployment.plan.rings.rings)
-    except (BundleError, RingError) as error:
-        _say(str(error))
-        return 2
+        tally = Tally(beside, ring)
+        claimed = claim()
+        ledger = Ledger(beside, ring, 1 if traffic else plan.rings.rings)
     except OSError as error:
-        _say(f"{error.filename}: {error.strerror}; the folder of the rings has to be writable")
-        return 2
+        raise OSError(f"{error.filename}: {error.strerror}; the folder of the rings has to be writable") from error
     try:
-        listener = listen(host, port, shared=arguments.share_port)
+        listener = listen(host, port, shared=share_port)
     except OSError as error:
-        _say(refused(host, port, error))
-        ring.close()
-        return 2
-    plan = deployment.plan
-    dispatcher = Dispatcher(ring, plan.schedule, claim, frontends=plan.rings.rings, tally=tally)
+        claimed.close()
+        raise OSError(refused(host, port, error)) from error
+    dispatcher = Dispatcher(claimed, plan.schedule, claim, frontends=plan.rings.rings, tally=tally, traffic=traffic)
     server = Server(deployment, dispatcher, listener, arguments.port_file, certificate, ledger)
     # What is there now stays: the collector need not look at it again and again. Nor at what requests under way have,
     # each time that a few of them come: almost all that they leave goes without it.
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
     server.run(sockets=[listener])
-    return 0
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"dualpace: {line}\n")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -77,10 +77,6 @@ def build(plan: Plan, output: Path, store: Store, progress: Progress) -> Manifes
 def _refuse_unserved(plan: Plan) -> None:
     if plan.offload.mode != "off":
         raise BuildError(f"offload.mode {plan.offload.mode} is planned but not served yet: use off", "offload.mode")
-    if plan.rings.transport != "shm":
-        raise BuildError(
-            f"nic.transport {plan.rings.transport} is planned but not served yet: use shm", "nic.transport"
-        )
     if plan.target.count > 1:
         raise BuildError(f"target.count {plan.target.count} is planned but not served yet: use 1", "target.count")
     if plan.target.kind == "cpu" and platform.machine() != "x86_64":
@@ -102,7 +98,11 @@ def _file(path: Path) -> File:
 
 def _digest(plan: Plan, files: Mapping[str, File], weights: WeightFiles | None) -> str:
     """Over the bytes of bundle and weights and the plan, less where they lie: the same deployment has it anywhere."""
-    outside = {"weights": {"path"}, "serving": {"api_key_file", "chat_template", "tls_certificate", "tls_key"}}
+    outside = {
+        "weights": {"path"},
+        "serving": {"api_key_file", "chat_template", "tls_certificate", "tls_key"},
+        "nic": {"tls_certificate", "tls_key", "key_file"},
+    }
     contents = (files, weights.files if weights else {})
     hashes = (part for content in contents for name, file in sorted(content.items()) for part in (name, file.sha256))
     return digest([plan.model_dump_json(exclude=outside), *hashes])

@@ -13,10 +13,11 @@ from typing import Literal
 from dualpace.build.errors import BuildError
 from dualpace.frozen import Frozen
 
-Tool = Literal["g++", "nvcc"]
-MINIMUM = {"g++": 12, "nvcc": 13}
+Tool = Literal["g++", "aarch64-linux-gnu-g++", "nvcc"]
+MINIMUM = {"g++": 12, "aarch64-linux-gnu-g++": 12, "nvcc": 13}
 REMEDY = {
     "g++": "install it (`apt install g++`)",
+    "aarch64-linux-gnu-g++": "install it (`apt install g++-aarch64-linux-gnu`), for frontends on a SmartNIC's cores",
     "nvcc": "run `pip install 'dualpace[cuda]'` or put the CUDA toolkit's bin folder on PATH",
 }
 
@@ -49,7 +50,7 @@ def find_compiler(tool: Tool) -> Compiler:
     if int(release[0].split(".")[0]) < MINIMUM[tool]:
         raise BuildError(f"{path} is version {release[0]}, at least {MINIMUM[tool]} is needed: {REMEDY[tool]}")
     lines = result.stdout.strip().splitlines()
-    if tool == "g++":
+    if tool != "nvcc":
         return Compiler(tool=tool, path=path, search=search, version=lines[0])
     # nvcc preprocesses with g++, so g++'s headers are part of what it compiles. The packaged toolkit keeps its device
     # runtime where its own nvcc does not look.

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from dualpace.build.headers import HeaderLibrary, include_flags
 from dualpace.build.toolchain import Tool
 from dualpace.frozen import Frozen
-from dualpace.plan.manifest import CUDA_ENGINE, CUDA_PREFILL, HOST_ENGINE, HOST_RING
+from dualpace.plan.manifest import AARCH64_RING, CUDA_ENGINE, CUDA_PREFILL, HOST_ENGINE, HOST_RING
 from dualpace.plan.plan import Plan
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
+AARCH64: Tool = "aarch64-linux-gnu-g++"
 HOST = (
     "-std=c++20", "-O3", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra", "-Wconversion", "-I.",
 )  # fmt: skip
@@ -58,11 +59,17 @@ class Library(Frozen):
 def libraries(plan: Plan, sources: Iterable[str]) -> tuple[Library, ...]:
     """Everything that is linked for the target of `plan`, from what is in `sources` (paths).
 
-    `host/ring.cpp` makes the ring library. On the CPU every other `host/*.cpp` goes into the engine, those named
-    `kernels*.cpp` once for each instruction set; on CUDA every `cuda/*.cu` does, those named `*flashinfer.cu` with
-    FlashInfer's headers, but for whole programs, which are cubins of their own.
+    `host/ring.cpp` makes the ring library, and where frontends come in by RDMA another for a SmartNIC's cores. On the
+    CPU every other `host/*.cpp` goes into the engine, those named `kernels*.cpp` once for each instruction set; on CUDA
+    every `cuda/*.cu` does, those named `*flashinfer.cu` with FlashInfer's headers, but for whole programs, which are
+    cubins of their own.
     """
-    ring = Library(tool="g++", output=HOST_RING, units=(_plain("host/ring.cpp", HOST),), flags=SHARED)
+    rings = [Library(tool="g++", output=HOST_RING, units=(_plain("host/ring.cpp", HOST),), flags=SHARED)]
+    if plan.nic:
+        unit = _plain("host/ring.cpp", HOST).model_copy(
+            update={"tool": AARCH64, "object": "host/ring.cpp.aarch64.o", "label": "host/ring.cpp for aarch64"}
+        )
+        rings.append(Library(tool=AARCH64, output=AARCH64_RING, units=(unit,), flags=SHARED))
     if plan.target.kind == "cuda":
         sm, paths = plan.target.sm, sorted(path for path in sources if path.endswith(".cu"))
         programs = (
@@ -70,8 +77,8 @@ def libraries(plan: Plan, sources: Iterable[str]) -> tuple[Library, ...]:
             for path in paths
             if path in WHOLE_PROGRAMS
         )
-        return (ring, _cuda_engine(sm, [path for path in paths if path not in WHOLE_PROGRAMS]), *programs)
-    return (ring, _host_engine(sorted(p for p in sources if p.endswith(".cpp") and p != "host/ring.cpp")))
+        return (*rings, _cuda_engine(sm, [path for path in paths if path not in WHOLE_PROGRAMS]), *programs)
+    return (*rings, _host_engine(sorted(p for p in sources if p.endswith(".cpp") and p != "host/ring.cpp")))
 
 
 def attention_kernels(plan: Plan, sources: Iterable[str]) -> Library:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dualpace.cli.serve import served
+from dualpace.cli.serve import refuse_remote, served
 from dualpace.cli.terminal import fail
 
 # Ids that are plain tokens in all usual vocabularies: special ones lie before or after.
@@ -41,7 +41,7 @@ def target_of(text: str, key: str, threads: int, store: Path | None) -> Iterator
     from dualpace.plan.api_keys import read_api_keys
     from dualpace.plan.manifest import BundleError
 
-    bundle, manifest = served(source, store)
+    bundle, manifest = served(source, store, refuse_remote)
     try:
         keys = read_api_keys(manifest.plan.serving.api_key_file)
     except BundleError as error:

@@ -68,6 +68,8 @@ def build(
         if no_image and given:
             fail(f"{option} is about the image, which --no-image leaves out: give one of the two")
     plan = load_plan(spec)
+    if plan.nic and not no_image:
+        fail("nic.transport rdma is not served in containers yet: build with --no-image")
     if not no_image:
         try:
             published_port(plan)

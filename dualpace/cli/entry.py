@@ -13,6 +13,7 @@ from dualpace import __version__
 from dualpace.cli.bench import bench
 from dualpace.cli.build import build, render
 from dualpace.cli.calibrate import calibrate
+from dualpace.cli.frontend import frontend
 from dualpace.cli.health import health
 from dualpace.cli.lint import lint
 from dualpace.cli.manifest import manifest
@@ -64,6 +65,6 @@ def _options(
     """Compile a YAML deployment spec into an LLM serving appliance."""
 
 
-for command in (lint, rules, schema, plan, render, build, calibrate, serve, generate, health, top, manifest):
+for command in (lint, rules, schema, plan, render, build, calibrate, serve, frontend, generate, health, top, manifest):
     app.command()(command)
 app.add_typer(bench, name="bench")

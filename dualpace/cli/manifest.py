@@ -42,6 +42,8 @@ def manifest(
     from dualpace.deploy.kubernetes import Scaling, resources
 
     plan = load_plan(spec)
+    if plan.nic:
+        fail("nic.transport rdma is not served in containers yet: write shm for a manifest")
     if most_replicas and most_replicas < replicas:
         fail(f"--most-replicas {most_replicas} is less than --replicas {replicas}: raise it")
     try:

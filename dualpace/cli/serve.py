@@ -51,7 +51,11 @@ def serve(
         with Appliance(bundle, manifest, *address, threads) as appliance:
             with report_to(sys.stderr) as progress:
                 appliance.start(progress.step)
-            show(f"ready at {appliance.url}, Ctrl-C drains and ends\n", sys.stderr)
+            if nic := appliance.gate:
+                where = f"{nic.gate_host}:{nic.gate_port}"
+                show(f"ready, frontends come in at {where}: `dualpace frontend`; Ctrl-C ends\n", sys.stderr)
+            else:
+                show(f"ready at {appliance.url}, Ctrl-C drains and ends\n", sys.stderr)
             appliance.wait(lambda line: show(f"{line}\n", sys.stderr))
     except KeyboardInterrupt:
         return
@@ -75,7 +79,7 @@ def generate(
     from dualpace.plan.api_keys import read_api_keys
     from dualpace.plan.manifest import BundleError
 
-    bundle, manifest = served(source, store)
+    bundle, manifest = served(source, store, refuse_remote)
     serving = manifest.plan.serving
     try:
         keys = read_api_keys(serving.api_key_file)
@@ -137,6 +141,12 @@ def served(
     return build_plan(source, plan, None, store)
 
 
+def refuse_remote(plan: Plan) -> None:
+    """End the command if no frontend would be started here."""
+    if plan.nic:
+        fail("nic.transport is rdma and no frontend is started here: use `serve`, and `dualpace frontend` elsewhere")
+
+
 def _check_machine(bundle: Path, manifest: Manifest, *, hashes: bool) -> None:
     """End the command if this machine or its checkpoint is not what `bundle` was built for."""
     from dualpace.preflight import RefusedError, check
@@ -152,9 +162,13 @@ def _address(plan: Plan, host: str | None, port: int | None) -> tuple[str, int]:
 
 
 def _refuse_address(plan: Plan, host: str | None, port: int | None) -> None:
-    """End the command if the address cannot be had."""
+    """End the command if the address cannot be had, or is nobody's."""
     from dualpace.address import bound, refused
 
+    if plan.nic:
+        if host is not None or port is not None:
+            fail("--host and --port are a frontend's, and none is started here with rdma: change nic.gate")
+        return
     address = _address(plan, host, port)
     try:
         bound(*address).close()

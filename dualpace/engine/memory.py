@@ -14,10 +14,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dualpace.plan import abi
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import MAGIC
+
+if TYPE_CHECKING:
+    from dualpace.engine.link import Region
+    from dualpace.engine.verbs import Endpoint
 
 _ENGINE_BYTE = 0
 # Where EngineStatus begins: right behind the header, in every plan.
@@ -68,6 +73,10 @@ class RingMemory:
         finally:
             temporary.unlink(missing_ok=True)
 
+    def lend(self, endpoint: "Endpoint", offset: int, size: int, *, writable: bool = False) -> "Region":
+        """Let the peer of `endpoint` read a part of it, or write too. Raises LinkError."""
+        return endpoint.lend(self.address + offset, size, writable=writable)
+
     def close(self) -> None:
         """Unmap, and remove the file if it is still this one."""
         try:
@@ -80,7 +89,7 @@ class RingMemory:
         os.close(self.file)
 
     def _lock(self) -> None:
-        fcntl.fcntl(self.file, fcntl.F_OFD_SETLK, _write_lock(_ENGINE_BYTE))
+        fcntl.fcntl(self.file, fcntl.F_OFD_SETLK, write_lock(_ENGINE_BYTE))
 
     def _write_header(self, plan: Plan, epoch: int) -> None:
         abi.fixed_view("EngineStatus").from_address(self.address + _STATUS).epoch = epoch
@@ -101,9 +110,20 @@ class RingMemory:
         )
 
 
-def _write_lock(byte: int) -> bytes:
-    """A `struct flock` for one byte."""
+def ring_byte(ring: int) -> int:
+    """The byte of the file that whoever has claimed `ring` locks."""
+    return 1 + ring
+
+
+def write_lock(byte: int) -> bytes:
+    """A `struct flock` for one byte, for F_OFD_SETLK."""
     return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+
+
+def is_unlocked(answer: bytes) -> bool:
+    """Whether F_OFD_GETLK found nobody's lock in the way."""
+    (kind,) = struct.unpack_from("h", answer)
+    return bool(kind == fcntl.F_UNLCK)
 
 
 @contextmanager
@@ -134,7 +154,7 @@ def _lock_left_behind(path: Path, file: int) -> None:
     if not stat.S_ISREG(os.fstat(file).st_mode) or os.pread(file, len(magic), 0) != magic:
         raise RingMemoryError(f"{path}: there is something else than rings; give --rings another path")
     try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _write_lock(_ENGINE_BYTE))
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, write_lock(_ENGINE_BYTE))
         # Its engine may have removed it, or another engine replaced it, before it was locked here.
         still_there = os.path.samestat(path.stat(), os.fstat(file))
     except (BlockingIOError, FileNotFoundError):

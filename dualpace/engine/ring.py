@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dualpace.plan.abi import fixed_reader, fixed_view
 from dualpace.plan.structs import LINE, Finish
@@ -122,14 +122,70 @@ class Status(NamedTuple):
     host_steps: int
 
 
+class Transport(Protocol):
+    """Carries what the ring library has written to the engine, and what the engine has written to the ring library."""
+
+    def claimed(self) -> None:
+        """The ring is in a new epoch."""
+
+    def has_room(self) -> bool:
+        """Whether a record that is written now can be carried at once."""
+
+    def submitted(self, index: int) -> None:
+        """The submit record of that index, and its span, are written."""
+
+    def ended(self, index: int) -> None:
+        """The abort record of that index is written."""
+
+    def await_records(self, timeout_s: float) -> float:
+        """Bring token records. Returns for how many seconds more the library may wait for them to appear."""
+
+    def taken(self, count: int) -> None:
+        """So many of the records that were brought are read."""
+
+    def close(self) -> None:
+        """The ring is given up."""
+
+
+class SharedMemory:
+    """The transport where frontend and engine map the same memory: there is nothing to carry."""
+
+    def claimed(self) -> None:
+        """Seen by the engine."""
+
+    def has_room(self) -> bool:
+        """Always."""
+        return True
+
+    def submitted(self, index: int) -> None:
+        """Seen by the engine."""
+
+    def ended(self, index: int) -> None:
+        """Seen by the engine."""
+
+    def await_records(self, timeout_s: float) -> float:
+        """The library sees them."""
+        return timeout_s
+
+    def taken(self, count: int) -> None:
+        """Seen by the engine."""
+
+    def close(self) -> None:
+        """Seen by the engine."""
+
+
 class FrontendRing:
     """A claimed ring. One thread may submit and abort while another waits; `close` once both are done."""
 
-    def __init__(self, library: Path, memory: Path, ring: int = 0) -> None:
-        """Claim `ring` of the file `memory` through the ring library. Raises RingError."""
+    def __init__(self, library: Path, memory: Path, ring: int = 0, transport: Transport | None = None) -> None:
+        """Claim `ring` of the file `memory` through the ring library. Raises RingError.
+
+        With a `transport` the memory is this side's copy of the engine's.
+        """
+        self.transport = transport or SharedMemory()
         self._library = _load(library)
         self._outstanding: dict[int, int] = {}
-        self._submitted = 0
+        self._submitted = self._ended = 0
         self._records = _aligned(_Record * _BATCH)
         self._record_bytes = memoryview(self._records).cast("B")
         self._tops = _aligned(_Tops * _BATCH)
@@ -137,6 +193,7 @@ class FrontendRing:
         self._handle = self._library.dp_ring_open(str(memory).encode(), ring, error, _ERROR_BYTES)
         if not self._handle:
             raise RingError(error.value.decode())
+        self.transport.claimed()
 
     def submit(self, tag: int, prompt: Sequence[int], params: SamplingParams) -> bool:
         """Hand a request to the engine; False if the ring has no room now.
@@ -174,6 +231,8 @@ class FrontendRing:
             logprobs=_encoded(params.logprobs),
             prompt_logprobs=_encoded(params.prompt_logprobs),
         )
+        if not self.transport.has_room():
+            return False
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         # Its end may be read by the waiting thread before this call returns.
         self._outstanding[tag] = self._submitted
@@ -185,8 +244,11 @@ class FrontendRing:
             self._outstanding.pop(tag, None)
         if result < 0:
             raise ValueError(error.value.decode())
-        self._submitted = (self._submitted + result) % 2**32
-        return bool(result)
+        if not result:
+            return False
+        index, self._submitted = self._submitted, (self._submitted + 1) % 2**32
+        self.transport.submitted(index)
+        return True
 
     def abort(self, tag: int) -> bool:
         """Ask the engine to end a request, which still ends with one event; False if the ring has no room now."""
@@ -201,7 +263,8 @@ class FrontendRing:
 
         When the engine is gone, every request that it left unfinished ends with ENGINE_GONE.
         """
-        events = self._take(timeout_s)
+        events = self._take(self.transport.await_records(timeout_s))
+        self.transport.taken(len(events))
         if not events and self._outstanding and not self._library.dp_ring_engine_alive(self._handle):
             events = self._take(0) or [
                 TokenEvent(tag, 0, -1, 0.0, Finish.ENGINE_GONE, 0, 0) for tag in tuple(self._outstanding)
@@ -224,11 +287,18 @@ class FrontendRing:
         """Give up the ring; the engine ends what is left of its requests."""
         if self._handle:
             self._library.dp_ring_close(self._handle)
+            self.transport.close()
             self._handle = None
 
     def _end(self, tag: int, *, finished: bool) -> bool:
         index = self._outstanding.get(tag)
-        return index is None or bool(self._library.dp_ring_end(self._handle, index, finished))
+        if index is None:
+            return True
+        if not self.transport.has_room() or not self._library.dp_ring_end(self._handle, index, finished):
+            return False
+        at, self._ended = self._ended, (self._ended + 1) % 2**32
+        self.transport.ended(at)
+        return True
 
     def _take(self, timeout_s: float) -> list[TokenEvent]:
         count = self._library.dp_ring_wait(self._handle, self._records, self._tops, _BATCH, int(timeout_s * 1e6))

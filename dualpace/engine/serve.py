@@ -5,13 +5,13 @@ from pathlib import Path
 
 import torch
 
-from dualpace.engine.claims import ending_dead_claims
 from dualpace.engine.executor import Executor
+from dualpace.engine.frontends import serving_frontends
 from dualpace.engine.kernels import Kernels
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.provision import Say, StoppedError, check_bundle, vocabulary, weights
 from dualpace.engine.scheduler import HostScheduler
-from dualpace.plan.manifest import HOST_ENGINE, HOST_RING, BundleError, Manifest
+from dualpace.plan.manifest import HOST_ENGINE, BundleError, Manifest
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
 
@@ -32,7 +32,10 @@ def serve(bundle: Path, manifest: Manifest, rings: Path, threads: int, stopped: 
     memory = RingMemory(rings, plan)
     try:
         ids = vocabulary(bundle, manifest)
-        with HostScheduler(bundle / HOST_ENGINE, memory, plan, vocabulary=ids, threads=threads) as scheduler:
+        with (
+            serving_frontends(bundle, manifest, memory, say),
+            HostScheduler(bundle / HOST_ENGINE, memory, plan, vocabulary=ids, threads=threads) as scheduler,
+        ):
 
             def sample(logits: int) -> None:
                 scheduler.sample(logits, plan.model.vocab)
@@ -42,8 +45,7 @@ def serve(bundle: Path, manifest: Manifest, rings: Path, threads: int, stopped: 
             say(f"ready, {threads} threads, {kernels.isa} kernels")
             scheduler.announce(ready=True)
             try:
-                with ending_dead_claims(bundle / HOST_RING, memory):
-                    _loop(scheduler, executor, stopped)
+                _loop(scheduler, executor, stopped)
             finally:
                 scheduler.announce(stopped=True)
     except StoppedError:

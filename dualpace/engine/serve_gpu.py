@@ -1,16 +1,20 @@
 """Serves a bundle on the GPU: provision, start, and then only watch until told to stop."""
 
+import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from dualpace import gpu
-from dualpace.engine.claims import ending_dead_claims
-from dualpace.engine.device import Cubin, mapped
+from dualpace.engine.device import Cubin, DeviceError, mapped
 from dualpace.engine.doorbell import Doorbell
 from dualpace.engine.drive import DriveError, Driver, GpuEngine
+from dualpace.engine.frontends import serving_frontends
+from dualpace.engine.gpu_rings import GpuRings, refusal
+from dualpace.engine.link import LinkError, Port
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.provision import Say, StoppedError, check_bundle, vocabulary, weights
 from dualpace.plan.manifest import HOST_RING, BundleError, HardwareError, Manifest, cubins
@@ -38,14 +42,13 @@ def serve(bundle: Path, manifest: Manifest, rings: Path, drive: Driver, stopped:
     memory = RingMemory(rings, plan)
     try:
         cubin = Cubin(*cubins(bundle, manifest))
-        with mapped(memory.address, memory.size) as address:
+        with placed(memory, plan, say) as (address, gpu), serving_frontends(bundle, manifest, memory, say, gpu):
             table = weights(manifest, "cuda", say, stopped)
             say(f"capturing {len(plan.schedule.programs)} step programs")
             engine = GpuEngine(plan, table, cubin, address, vocabulary(bundle, manifest), drive)
             engine.start()
             say(f"ready on {torch.cuda.get_device_name()} after {time.monotonic() - begin:.1f} s")
-            with ending_dead_claims(bundle / HOST_RING, memory):
-                _watch(engine, drive, Doorbell(bundle / HOST_RING, memory), stopped)
+            _watch(engine, drive, Doorbell(bundle / HOST_RING, memory), stopped)
             engine.stop()
             if not stopped():
                 raise DriveError("the device has stopped launching steps")
@@ -53,6 +56,49 @@ def serve(bundle: Path, manifest: Manifest, rings: Path, drive: Driver, stopped:
         pass
     finally:
         memory.close()
+
+
+@contextmanager
+def placed(memory: RingMemory, plan: Plan, say: Say) -> Iterator[tuple[ctypes.c_void_p, GpuRings | None]]:
+    """The rings as the GPU sees them, until the block ends: in its own memory where an adapter can be let at it.
+
+    Else, and where frontends are of this host, they are the pages of `memory`.
+    """
+    rings = _lendable(memory, plan, say) if plan.nic else None
+    if rings is None:
+        with mapped(memory.address, memory.size) as address:
+            yield address, None
+        return
+    try:
+        with rings.showing_status():
+            yield ctypes.c_void_p(rings.address), rings
+    finally:
+        rings.close()
+
+
+def _lendable(memory: RingMemory, plan: Plan, say: Say) -> GpuRings | None:
+    """Rings in GPU memory that the plan's adapter has taken; None, and said why, where something cannot do it."""
+    from dualpace.engine.verbs import Endpoint
+
+    assert plan.nic
+    torch.zeros(1, device="cuda")
+    rings, why = None, refusal()
+    try:
+        if why is None:
+            rings = GpuRings(memory, plan)
+            endpoint = Endpoint(Port(plan.nic.device, plan.nic.port, plan.nic.gid_index))
+            try:
+                rings.lend(endpoint, 0, rings.size, writable=True)
+            finally:
+                endpoint.close()
+            say("the rings are in GPU memory")
+            return rings
+    except (DeviceError, LinkError) as error:
+        why = str(error)
+    if rings:
+        rings.close()
+    say(f"the rings are in pinned host memory: {why}")
+    return None
 
 
 def _watch(engine: GpuEngine, drive: Driver, doorbell: Doorbell, stopped: Callable[[], bool]) -> None:

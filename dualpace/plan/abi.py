@@ -113,7 +113,7 @@ def layout_hash(plan: Plan) -> str:
     kernels are compiled for: two page sizes can have equal step buffers and yet another place for every key.
     """
     known = constants(plan)
-    compiled = plan.model_dump(mode="json", include=_COMPILED)
+    compiled = plan.model_dump(mode="json", include=_COMPILED, exclude={"rings": {"transport"}})
     table: list[object] = [
         sorted(compiled.items()),
         *((enum.__name__, [(member.name, member.value) for member in enum]) for enum in ENUMS),

@@ -11,6 +11,8 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 HOST_ENGINE = "host/libengine.so"
 HOST_RING = "host/libring.so"
+# The ring library for frontends on a SmartNIC's cores, where the bundle was built on another machine.
+AARCH64_RING = "aarch64/libring.so"
 CUDA_ENGINE = "cuda/engine.cubin"
 CUDA_PREFILL = "cuda/prefill.cubin"
 CUDA_CUBINS = (CUDA_ENGINE, CUDA_PREFILL)
@@ -18,7 +20,7 @@ TOKENIZER = "model/tokenizer.json"
 CHAT_TEMPLATE = "model/chat_template.jinja"
 GENERATION = "model/generation.json"
 # What runs: these are compared byte for byte before they are loaded, other files by their size.
-LIBRARIES = (HOST_ENGINE, HOST_RING, *CUDA_CUBINS)
+LIBRARIES = (HOST_ENGINE, HOST_RING, AARCH64_RING, *CUDA_CUBINS)
 
 
 class File(Frozen):
@@ -100,6 +102,22 @@ def read_manifest(bundle: Path) -> Manifest:
 def cubins(bundle: Path, manifest: Manifest) -> tuple[Path, ...]:
     """What the engine loads on a GPU."""
     return tuple(bundle / name for name in CUDA_CUBINS if name in manifest.files)
+
+
+def ring_library(manifest: Manifest, here: str, there: str) -> str | None:
+    """The ring library for a machine of the kind `there`, in a bundle that is served on one of the kind `here`."""
+    if there == here:
+        return HOST_RING
+    return AARCH64_RING if there == "aarch64" and AARCH64_RING in manifest.files else None
+
+
+def frontend_files(bundle: Path, manifest: Manifest, library: str) -> dict[str, bytes]:
+    """What a frontend alone needs, by path: it is a bundle again, of the same digest, with `library` as its own."""
+    names = {name: name for name in manifest.files if name.startswith("model/")} | {HOST_RING: library}
+    files = {name: manifest.files[source] for name, source in names.items()}
+    part = manifest.model_copy(update={"files": files, "weights": None})
+    contents = {name: (bundle / source).read_bytes() for name, source in names.items()}
+    return contents | {MANIFEST: part.model_dump_json().encode()}
 
 
 def check_weights(weights: WeightFiles) -> None:

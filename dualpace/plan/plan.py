@@ -198,6 +198,19 @@ class Rings(Frozen):
     bytes: int
 
 
+class Nic(Frozen):
+    """The engine's port of an RDMA device, and the gate at which frontends of other hosts ask to be let in."""
+
+    device: str
+    port: int
+    gid_index: int
+    gate_host: str
+    gate_port: int
+    tls_certificate: str
+    tls_key: str
+    key_file: str
+
+
 class Offload(Frozen):
     """KV beyond device memory; `host_budget` is of all cards, counts are of each.
 
@@ -337,6 +350,7 @@ class Plan(Frozen):
     pages: tuple[GroupPages, ...]
     schedule: Schedule
     rings: Rings
+    nic: Nic | None = None
     offload: Offload
     target: Target
     memory: Memory

@@ -109,6 +109,9 @@ def _rings(plan: Plan) -> Iterator[tuple[str, ...]]:
     yield f"{rings.rings} x {rings.transport}", slots
     remedy = f"; a container needs --shm-size {-(-rings.bytes // 2**20)}m" if rings.bytes > SHM_DEFAULT else ""
     yield "memory", size_text(rings.bytes) + remedy
+    if plan.nic:
+        where = "pinned host memory" if plan.target.kind == "cpu" else "GPU memory, or pinned host memory if need be"
+        yield "gate", f"{plan.nic.gate_host}:{plan.nic.gate_port}, {plan.nic.device} at {where}"
 
 
 def rates(plan: Plan) -> str:

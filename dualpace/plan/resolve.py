@@ -21,6 +21,7 @@ from dualpace.plan.plan import (
     AttentionPolicy,
     Floor,
     Model,
+    Nic,
     Offload,
     Plan,
     RecallPace,
@@ -67,6 +68,7 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
         pages=capacity.pages,
         schedule=capacity.schedule,
         rings=_rings(spec.nic, capacity.schedule),
+        nic=_nic(spec.nic, base),
         offload=capacity.offload,
         target=target,
         memory=capacity.memory,
@@ -243,8 +245,6 @@ def _rings(section: NicSection, schedule: Schedule) -> Rings:
             f"{section.slots} is not a power of two",
             f"use {1 << (section.slots.bit_length() - 1)} or {1 << section.slots.bit_length()}",
         )
-    if section.transport == "rdma" and section.device is None:
-        raise PlanError(("nic", "device"), "rdma needs a device", "name it, like mlx5_0")
     counts = Rings(
         transport=section.transport,
         rings=section.rings,
@@ -254,6 +254,25 @@ def _rings(section: NicSection, schedule: Schedule) -> Rings:
         bytes=0,
     )
     return counts.model_copy(update={"bytes": ring_bytes(counts)})
+
+
+def _nic(section: NicSection, base: Path) -> Nic | None:
+    if section.transport == "shm":
+        return None
+    if section.device is None:
+        raise PlanError(("nic", "device"), "rdma needs a device", "name it, like mlx5_0")
+    if section.gate is None:
+        raise PlanError(("nic", "gate"), "rdma needs a gate for frontends", "give its tls and key_file")
+    return Nic(
+        device=section.device,
+        port=section.port,
+        gid_index=section.gid_index,
+        gate_host=section.gate.host,
+        gate_port=section.gate.port,
+        tls_certificate=str(_absolute(base, section.gate.tls.certificate)),
+        tls_key=str(_absolute(base, section.gate.tls.key)),
+        key_file=str(_absolute(base, section.gate.key_file)),
+    )
 
 
 def _power_of_two(least: int) -> int:

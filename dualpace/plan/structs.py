@@ -239,6 +239,11 @@ STRUCTS: tuple[Struct, ...] = (
             _line("seen_epoch", "by the engine: the epoch that the two counts below belong to"),
             Field("submit_read", "u32", doc="by the engine; the arena spans of these records are free"),
             Field("abort_read", "u32", doc="by the engine"),
+            Field(
+                "token_written",
+                "u64",
+                doc="by the engine: epoch << 32 | token records that are whole, for who looks from afar",
+            ),
         ),
     ),
     Struct(

@@ -179,6 +179,27 @@ class SchedulerSection(Section):
     )
 
 
+class TlsSection(Section):
+    """TLS with files that the appliance reads when it starts, and when they change."""
+
+    certificate: Text = Field(
+        description="PEM file with the certificate, and those between it and the root; relative to the spec.",
+        examples=["tls/tls.crt"],
+    )
+    key: Text = Field(description="PEM file with its key; relative to the spec.", examples=["tls/tls.key"])
+
+
+class GateSection(Section):
+    """Where frontends of other hosts come in: over TLS, with a key of their own."""
+
+    host: Text = Field("0.0.0.0", description="Address to listen on.", examples=["10.0.0.7"])
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(7471, description="TCP port; 0 picks one.", examples=[7471])
+    tls: TlsSection = Field(description="What frontends know the engine by.")
+    key_file: Text = Field(
+        description="File with the key that frontends show, one line; relative to the spec.", examples=["frontend.key"]
+    )
+
+
 class NicSection(Section):
     """How requests reach the engine."""
 
@@ -188,6 +209,7 @@ class NicSection(Section):
     device: Text | None = Field(None, description="RDMA device.", examples=["mlx5_0"])
     port: Annotated[int, Field(ge=1, le=255)] = Field(1, description="Port of the device.", examples=[1])
     gid_index: Annotated[int, Field(ge=0, le=255)] = Field(3, description="Index of the GID.", examples=[3])
+    gate: GateSection | None = Field(None, description="Where frontends come in, with rdma.")
     rings: Annotated[int, Field(ge=1, le=64)] = Field(
         1, description="Frontends that share the port, each a process with a ring of its own.", examples=[1]
     )
@@ -239,16 +261,6 @@ class TargetSection(Section):
     kv_budget: Size | Auto = Field(
         "auto", description="Memory for KV pages; auto takes what the plan leaves.", examples=["512MiB"]
     )
-
-
-class TlsSection(Section):
-    """TLS with files that the appliance reads when it starts, and when they change."""
-
-    certificate: Text = Field(
-        description="PEM file with the certificate, and those between it and the root; relative to the spec.",
-        examples=["tls/tls.crt"],
-    )
-    key: Text = Field(description="PEM file with its key; relative to the spec.", examples=["tls/tls.key"])
 
 
 class ServingSection(Section):

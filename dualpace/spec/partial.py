@@ -40,14 +40,24 @@ def _stand_in(data: Any, path: FieldPath) -> FieldPath:
         if not isinstance(data.get(step), dict):
             return path[: depth + 1]
         data = data[step]
-    fragment, section = schema.field(path), schema.options(schema.field(path[:-1]))[0]
-    if "examples" in fragment:
-        data[path[-1]] = fragment["examples"][0]
-    elif path[-1] in section.get("required", ()):
-        data[path[-1]] = {}
+    if "examples" in schema.field(path) or path[-1] in _required(path[:-1]):
+        data[path[-1]] = _least(path)
     else:
         data.pop(path[-1], None)
     return path
+
+
+def _required(section: FieldPath) -> Iterable[str]:
+    required: list[str] = schema.options(schema.field(section))[0].get("required", [])
+    return required
+
+
+def _least(path: FieldPath) -> Any:
+    """The least that is valid at `path`: an example, or a section with what it has to have."""
+    fragment = schema.field(path)
+    if "examples" in fragment:
+        return fragment["examples"][0]
+    return {name: _least((*path, name)) for name in _required(path)}
 
 
 def _forget(spec: Spec, path: FieldPath) -> None:

@@ -90,7 +90,6 @@ def test_a_folder_that_is_no_bundle_is_left_alone(folder, plan, said, tmp_path):
 
 REFUSED = {
     "offload.mode": ("llama-3.1-8b-128k-offload", {}),
-    "nic.transport": ("qwen2.5-7b-a100", {"nic": {"transport": "rdma", "device": "mlx5_0"}}),
     "target.count": ("qwen2.5-7b-a100", {"target": {"count": 2}}),
 }
 

@@ -28,13 +28,14 @@ def _checkpoint(folder: Path) -> Path:
     return folder
 
 
-def build_tiny(folder: Path, store: Path, **serving: object) -> Path:
+def build_tiny(folder: Path, store: Path, nic: dict[str, object] | None = None, **serving: object) -> Path:
     """Build into `folder` through `store`, which may hold the libraries already."""
     spec = {
         "name": NAME,
         "model": {"path": str(_checkpoint(folder / "checkpoint")), "dtype": "fp32"},
         "target": {"cpu": True, "kv_budget": "8MiB"},
         "scheduler": {"max_batch": 8, "max_queued_requests": 24},
+        "nic": nic or {},
         "serving": serving,
     }
     bundle = folder / "tiny.bundle"

@@ -94,7 +94,9 @@ def test_generate_asks_with_the_files_first_key_and_fails_when_cut(server, end, 
     keys.write_text("\n  the-first-key \nanother\n")
     plan = example("quickstart")
     plan = plan.model_copy(update={"serving": plan.serving.model_copy(update={"api_key_file": str(keys)})})
-    monkeypatch.setattr("dualpace.cli.serve.served", lambda source, store: (tmp_path, SimpleNamespace(plan=plan)))
+    monkeypatch.setattr(
+        "dualpace.cli.serve.served", lambda source, store, refuse: (tmp_path, SimpleNamespace(plan=plan))
+    )
     started = SimpleNamespace(start=lambda say: None, connection=lambda: HTTPConnection(*server.server_address))
     monkeypatch.setattr("dualpace.preflight.check", lambda *_, **__: None)
     monkeypatch.setattr("dualpace.launch.Appliance", lambda *_, **__: nullcontext(started))

@@ -67,8 +67,8 @@ def test_a_gpu_that_parks_says_when():
 def test_json_keeps_its_keys():
     found = json.loads(json_report(plan(LLAMA_8B)))
     assert list(found) == [
-        "name", "model", "weights", "attention", "pages", "schedule", "rings", "offload", "target", "memory", "serving",
-        "parameters", "weight_bytes", "kv_bytes_per_token", "floors", "forecast", "policy",
+        "name", "model", "weights", "attention", "pages", "schedule", "rings", "nic", "offload", "target", "memory",
+        "serving", "parameters", "weight_bytes", "kv_bytes_per_token", "floors", "forecast", "policy",
         "recall",
     ]  # fmt: skip
     assert list(found["floors"][0]) == [

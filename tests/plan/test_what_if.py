@@ -62,7 +62,7 @@ def test_a_mapping_takes_the_place_of_a_word():
         ("max_bach=64", "max_bach is no field of a spec; did you mean scheduler.max_batch?"),
         ("schedular.max_batch=64", "schedular.max_batch is no field of a spec; did you mean scheduler.max_batch?"),
         ("colour=red", "colour is no field of a spec; it has name, model, attention, scheduler, nic, offload,"),
-        ("port=1", "port could be nic.port or serving.port; write one of them"),
+        ("port=1", "port could be nic.port or nic.gate.port or serving.port; write one of them"),
         ("max_batch", "max_batch: this is not a key and a value; write it like max_batch=64"),
         ("max_batch=", "max_batch=: there is no value; `null` takes one away"),
         ("max_batch=[", "max_batch=[: not YAML"),

@@ -140,11 +140,16 @@ class Toy:
         self.plan = plan
         self.memory = RingMemory(path, plan)
         self.scheduler = ProbedScheduler(libraries.engine, self.memory, plan, members=members)
-        self.rings = [FrontendRing(libraries.ring, path, r) for r in range(plan.rings.rings)]
+        self.libraries = libraries
+        self.rings = [self.claim(r) for r in range(plan.rings.rings)]
         self.model = ToyModel(plan)
         self.requests = {}
         self.submitted = 0
         self.trace = []
+
+    def claim(self, ring):
+        """The ring, for its frontend."""
+        return FrontendRing(self.libraries.ring, self.memory.path, ring)
 
     def close(self):
         for ring in self.rings:

@@ -195,6 +195,9 @@ def unexpanded_path(context: LintContext) -> Iterator[Finding]:
         ("serving", "chat_template"): spec.serving.chat_template,
         ("serving", "tls", "certificate"): tls.certificate if (tls := spec.serving.tls) else None,
         ("serving", "tls", "key"): tls.key if tls else None,
+        ("nic", "gate", "tls", "certificate"): gate.tls.certificate if (gate := spec.nic.gate) else None,
+        ("nic", "gate", "tls", "key"): gate.tls.key if gate else None,
+        ("nic", "gate", "key_file"): gate.key_file if gate else None,
     }
     for path, value in paths.items():
         if value and (value.startswith("~") or "$" in value):

@@ -26,11 +26,21 @@ def device(context: LintContext) -> Iterator[Finding]:
         yield Finding(("nic", "transport"), "nic.transport is rdma, but nic.device is absent", help_)
 
 
+def gate(context: LintContext) -> Iterator[Finding]:
+    """With RDMA, frontends ask at a gate to be let in."""
+    nic = context.spec.nic
+    if nic.transport == "rdma" and nic.gate is None:
+        help_ = "add `gate: {tls: {certificate: FILE, key: FILE}, key_file: FILE}`"
+        yield Finding(
+            ("nic", "transport"), "nic.transport is rdma, but nic.gate is absent: no frontend could come in", help_
+        )
+
+
 def ignored(context: LintContext) -> Iterator[Finding]:
-    """Shared memory has no device."""
+    """Shared memory has no device and no gate."""
     nic = context.spec.nic
     if nic.transport == "shm":
-        for name in ("device", "port", "gid_index"):
+        for name in ("device", "port", "gid_index", "gate"):
             if name in nic.model_fields_set:
                 message = f"nic.{name} has no effect with transport shm"
                 yield Finding(("nic", name), message, "remove it, or set `transport: rdma`", removable=True)
@@ -80,4 +90,5 @@ NIC_RULES = (
     Rule("DP404", "device-form", Severity.ERROR, device_form),
     Rule("DP405", "few-slots", Severity.WARNING, few_slots),
     Rule("DP406", "shm-size", Severity.WARNING, shm_size),
+    Rule("DP407", "rdma-gate", Severity.ERROR, gate),
 )

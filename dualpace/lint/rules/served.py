@@ -11,7 +11,6 @@ def not_served(context: LintContext) -> Iterator[Finding]:
     spec = context.spec
     fields = {
         ("offload", "mode"): (spec.offload.mode, "off"),
-        ("nic", "transport"): (spec.nic.transport, "shm"),
         ("target", "count"): (spec.target.count, 1),
     }
     for path, (value, served) in fields.items():

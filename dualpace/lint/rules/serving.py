@@ -53,11 +53,13 @@ def key_file_form(context: LintContext) -> Iterator[Finding]:
 
 
 def readable_key_file(context: LintContext) -> Iterator[Finding]:
-    """A key file that is there, of the API or of TLS, is not readable by every user of the machine."""
+    """A key file that is there, of the API, of TLS or of frontends, is not readable by every user of the machine."""
     serving = context.spec.serving
     secrets: dict[tuple[str, ...], str | None] = {("serving", "api_key_file"): serving.api_key_file}
     if serving.tls:
         secrets["serving", "tls", "key"] = serving.tls.key
+    if gate := context.spec.nic.gate:
+        secrets |= {("nic", "gate", "tls", "key"): gate.tls.key, ("nic", "gate", "key_file"): gate.key_file}
     for path, name in secrets.items():
         if (file := _file(context, name)) and file.stat().st_mode & stat.S_IROTH:
             message = f"{'.'.join(path)} {name} can be read by every user of this machine"

@@ -44,8 +44,9 @@ DP_FN inline void write_record(State& s, Ring& memory, RingState& ring, int32_t 
   }
 }
 
-// Stores the flags of the records that were written in this step, all at once. To order them behind what the records
-// hold costs the device a round trip to host memory.
+// Stores the flags of the records that were written in this step, all at once, and their count for a reader that has to
+// ask over a network: what it asks for once it has seen the count is whole, though a flag may come later still. To
+// order all of it behind what the records hold costs the device a round trip to host memory.
 template <class Team>
 DP_FN void announce(Team& team, const State& s, RingMemory& m) {
   settle();
@@ -58,7 +59,13 @@ DP_FN void announce(Team& team, const State& s, RingMemory& m) {
     });
   }
   team.sync();
-  team.each(cfg::kRings, [&](int r) { s.rings[r].announced = s.rings[r].token_written; });
+  team.each(cfg::kRings, [&](int r) {
+    RingState& ring = s.rings[r];
+    if (ring.announced != ring.token_written) {
+      post(m.rings[r].control.token_written, uint64_t{ring.epoch} << 32 | ring.token_written);
+    }
+    ring.announced = ring.token_written;
+  });
 }
 
 // Writes the last records that wait, as far as their rings have room. Those of past epochs nobody reads.

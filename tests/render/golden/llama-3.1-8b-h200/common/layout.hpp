@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x926bc41f0eff20d1;
+constexpr uint64_t kLayoutHash = 0xa6b8596ad85497a7;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -241,13 +241,16 @@ struct alignas(64) RingControl {
   uint32_t seen_epoch;  // by the engine: the epoch that the two counts below belong to
   uint32_t submit_read;  // by the engine; the arena spans of these records are free
   uint32_t abort_read;  // by the engine
-  uint8_t pad_140[52];
+  uint8_t pad_140[4];
+  uint64_t token_written;  // by the engine: epoch << 32 | token records that are whole, for who looks from afar
+  uint8_t pad_152[40];
 };
 static_assert(offsetof(RingControl, epoch) == 0);
 static_assert(offsetof(RingControl, token_read) == 64);
 static_assert(offsetof(RingControl, seen_epoch) == 128);
 static_assert(offsetof(RingControl, submit_read) == 132);
 static_assert(offsetof(RingControl, abort_read) == 136);
+static_assert(offsetof(RingControl, token_written) == 144);
 static_assert(sizeof(RingControl) == 192);
 
 // All that one frontend shares with the engine.

@@ -1,0 +1,74 @@
+"""The process of a frontend on another host or on a SmartNIC's cores, which needs no GPU.
+
+    python -m dualpace.appliance.outpost --connect HOST:PORT --device DEVICE --key-file FILE [--ca FILE]
+
+What it serves the gate tells it, and it brings its own copy of the rings.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from dualpace.appliance.log import log_to
+from dualpace.appliance.server import arguments_of, complaining, run
+from dualpace.engine.link import Port
+from dualpace.engine.ring import RingError
+from dualpace.plan.nic_key import read_key
+from dualpace.run_folder import RunFolder
+
+_RETRY_S = 2.0
+
+
+def main() -> int:
+    """Serve what the engine at `--connect` does until told to stop; 0 drained, 2 could not start."""
+    parser = argparse.ArgumentParser(prog="dualpace.appliance.outpost", description="A frontend of another host.")
+    parser.add_argument("--connect", required=True, metavar="HOST:PORT", help="the gate of the engine's host")
+    parser.add_argument("--device", required=True, help="RDMA device of this host")
+    parser.add_argument("--device-port", type=int, default=1, help="port of the device")
+    parser.add_argument("--gid-index", type=int, default=3, help="index of the port's GID")
+    parser.add_argument("--key-file", required=True, help="file with the key that the gate asks for")
+    parser.add_argument("--ca", help="PEM file to check the gate's certificate with; the system's by default")
+    parser.add_argument("--ring", type=int, help="which ring to ask for; any by default")
+    arguments = arguments_of(parser)
+    log_to(sys.stderr, {"frontend": arguments.ring or 0})
+    with complaining() as status:
+        try:
+            _serve(arguments)
+        except ImportError as error:
+            raise OSError(
+                f"RDMA needs {error.name}: install python3-pyverbs or `pip install 'dualpace[rdma]'`"
+            ) from error
+    return status.code
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    host, colon, port = arguments.connect.rpartition(":")
+    if not (colon and port.isdecimal()):
+        raise RingError(f"--connect {arguments.connect}: write HOST:PORT, as the engine's log has it")
+    key = read_key(arguments.key_file)
+    # Only now: verbs may not be there.
+    from dualpace.engine.uplink import UnreachableError, Uplink
+
+    device = Port(arguments.device, arguments.device_port, arguments.gid_index)
+    folder = RunFolder()
+    try:
+        uplink = Uplink(host.strip("[]"), int(port), key, arguments.ca, device, folder.path, arguments.ring)
+        said = ""
+        while True:
+            try:
+                uplink.fetch()
+                break
+            except UnreachableError as error:
+                if str(error) != said:
+                    said = str(error)
+                    sys.stderr.write(f"dualpace: {said}; trying on\n")
+                time.sleep(_RETRY_S)
+        beside: Path = folder.path / "rings"
+        run(arguments, uplink.bundle, uplink.claim, beside, 0, traffic=uplink.traffic)
+    finally:
+        folder.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

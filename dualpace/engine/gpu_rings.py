@@ -1,0 +1,142 @@
+"""Rings in the GPU's memory, which an RDMA adapter reads and writes by itself through a dma-buf.
+
+The host's file stays what the launcher and the locks of claims look at; it is shown the engine's status now and then.
+"""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from cuda.bindings import driver
+
+from dualpace.engine.device import DeviceError, check
+from dualpace.engine.memory import RingMemory
+from dualpace.plan import abi
+from dualpace.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from dualpace.engine.link import Region
+    from dualpace.engine.verbs import Endpoint
+
+_STATUS_SECONDS = 0.25
+# Allocations of this size and up begin at such a multiple; so does, and ends, what a dma-buf is made of.
+_GRAIN = 2 << 20
+
+
+def refusal() -> str | None:
+    """Why the current GPU lets no adapter at its memory, or not in order, as a clause; None if it does."""
+    attributes = driver.CUdevice_attribute
+    device = check(driver.cuCtxGetDevice())
+
+    def attribute(name: Any) -> int:
+        return int(check(driver.cuDeviceGetAttribute(name, device)))
+
+    if not attribute(attributes.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED):
+        return "the GPU has no GPUDirect RDMA"
+    if not attribute(attributes.CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED):
+        return "its driver exports no dma-buf, which takes the open kernel modules"
+    # Without order the host would have to flush an adapter's writes before the GPU reads them: for each request.
+    owner = driver.CUGPUDirectRDMAWritesOrdering.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
+    in_order = attribute(attributes.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >= int(owner)
+    return None if in_order else "its kernels may see an adapter's writes out of order"
+
+
+class GpuRings:
+    """The ring memory in the current GPU, with the header and the epoch of `memory`; `dma_buf` is a descriptor of it.
+
+    Its reads and writes go by a stream of their own and wait for no kernel. Any thread may ask for them.
+    """
+
+    def __init__(self, memory: RingMemory, plan: Plan) -> None:
+        """Allocate and export. Raises DeviceError."""
+        self._memory = memory
+        self._layout = abi.view("RingMemory", plan)
+        self._rings = plan.rings.rings
+        self._lock = threading.Lock()
+        self._context = check(driver.cuCtxGetCurrent())
+        self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self.size = -(-memory.size // _GRAIN) * _GRAIN
+        self.address = int(check(driver.cuMemAlloc(self.size)))
+        try:
+            # No copy of this memory is left under way when the call for it returns: an adapter works beside them.
+            sync = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+            check(driver.cuPointerSetAttribute(True, sync, self.address))
+            check(driver.cuMemsetD8(self.address, 0, self.size))
+            self.write(0, ctypes.string_at(memory.address, self._layout.rings.offset))
+            kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+            self.dma_buf = int(check(driver.cuMemGetHandleForAddressRange(self.address, self.size, kind, 0)))
+        except BaseException:
+            driver.cuMemFree(self.address)
+            raise
+
+    def close(self) -> None:
+        """Free it; nobody reads or writes there any more."""
+        os.close(self.dma_buf)
+        # Not checked: once a kernel has failed every call fails, and says less than the first that did.
+        driver.cuMemFree(self.address)
+        driver.cuStreamDestroy(self._stream)
+
+    def lend(self, endpoint: "Endpoint", offset: int, size: int, *, writable: bool = False) -> "Region":
+        """Let the peer of `endpoint` read a part of it, or write too. Raises LinkError."""
+        return endpoint.lend(offset, size, writable=writable, fd=self.dma_buf)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """What is there now. Raises DeviceError."""
+        found = ctypes.create_string_buffer(size)
+        self._copy(driver.cuMemcpyDtoHAsync, ctypes.addressof(found), self.address + offset, size)
+        return found.raw
+
+    def write(self, offset: int, content: bytes) -> None:
+        """Store `content` there. Raises DeviceError."""
+        kept = ctypes.create_string_buffer(content, len(content))
+        self._copy(driver.cuMemcpyHtoDAsync, self.address + offset, ctypes.addressof(kept), len(content))
+
+    def _copy(self, copy: Callable[..., tuple[Any, ...]], to: int, source: int, size: int) -> None:
+        with self._lock:
+            check(driver.cuCtxSetCurrent(self._context))
+            check(copy(to, source, size, self._stream))
+            check(driver.cuStreamSynchronize(self._stream))
+
+    def end_dead(self, is_held: Callable[[int], bool]) -> None:
+        """End the claims of rings that nobody holds, as `Claims.end_dead` does for memory of the host.
+
+        Nobody claims a ring here but through the gate of this process, so between read and write nobody else does.
+        """
+        ring = self._layout.from_address(self._memory.address).rings[0]
+        place = type(ring).control.offset + type(ring.control).epoch.offset
+        with suppress(DeviceError):  # whoever watches the device says so
+            self._end_dead(ctypes.sizeof(ring), place, is_held)
+
+    def _end_dead(self, each: int, place: int, is_held: Callable[[int], bool]) -> None:
+        for r in range(self._rings):
+            at = self._layout.rings.offset + r * each + place
+            epoch = int.from_bytes(self.read(at, 4), "little")
+            if epoch % 2 == 1 and not is_held(r):
+                self.write(at, ((epoch + 1) % 2**32).to_bytes(4, "little"))
+
+    def show_status(self) -> None:
+        """Copy the engine's status to the host's file. Raises DeviceError."""
+        status = self._layout.status
+        ctypes.memmove(self._memory.address + status.offset, self.read(status.offset, status.size), status.size)
+
+    @contextmanager
+    def showing_status(self) -> Iterator[None]:
+        """Do so four times a second until the block ends, and once more then."""
+        ended = threading.Event()
+
+        def show() -> None:
+            with suppress(DeviceError):
+                while not ended.wait(_STATUS_SECONDS):
+                    self.show_status()
+                self.show_status()
+
+        thread = threading.Thread(target=show, name="status", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()

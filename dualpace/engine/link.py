@@ -1,0 +1,52 @@
+"""The words of a connection for one-sided operations, whatever makes it."""
+
+from typing import NamedTuple
+
+from dualpace.frozen import Frozen
+
+INLINE = 64
+
+
+class LinkError(Exception):
+    """A device that cannot be used or a connection that has failed; `kind` is one of `traffic.FAULTS`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Port(NamedTuple):
+    """A port of a device and the index of the GID that it is addressed by."""
+
+    device: str
+    port: int
+    gid_index: int
+
+
+class Peer(Frozen):
+    """One end of a connection, as the other has to know it; `mtu` is the verbs' code of it, `reads` at once."""
+
+    gid: str
+    qpn: int
+    psn: int
+    mtu: int
+    reads: int
+
+
+class Region(Frozen):
+    """Memory of a peer that may be read, or written too."""
+
+    address: int
+    size: int
+    rkey: int
+
+
+class Span(NamedTuple):
+    """An operation: `size` bytes between here and there. A write of up to INLINE bytes is copied as it is posted."""
+
+    read: bool
+    address: int
+    size: int
+    lkey: int
+    remote: int
+    rkey: int

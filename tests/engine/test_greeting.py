@@ -1,0 +1,84 @@
+"""What is said at the gate, and what is made of peers that say something else."""
+
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from dualpace.engine import greeting
+from dualpace.engine.greeting import Attach, GreetingError, Hello, Refused, RefusedError, Welcome, receive, send
+from dualpace.engine.link import Peer
+
+PEER = Peer(gid="::1", qpn=1, psn=2, mtu=3, reads=4)
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello(protocol=1, key="k", machine="aarch64", digest=""),
+        Welcome(digest="d", layout="l", files={"model/tokenizer.json": 3}),
+        Attach(layout="l", ring=None, peer=PEER),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_message_arrives_as_it_was_sent(ends, message):
+    ours, theirs = ends
+    send(theirs, message)
+    assert receive(ours, type(message)) == message
+
+
+def test_a_refusal_says_why(ends):
+    ours, theirs = ends
+    send(theirs, Refused(reason="the key is another"))
+    with pytest.raises(RefusedError, match=r"^the key is another$"):
+        receive(ours, Welcome)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "a message of 1195725856 bytes; this is no DualPace peer"),
+        (struct.pack("!I", 2) + b"{}", "not the Hello of protocol 1; use one version at both ends"),
+        (struct.pack("!I", 2) + b"\xff\xff", "not the Hello"),
+        (struct.pack("!I", 13) + b'{"Hello": {}}', "not the Hello"),
+        (struct.pack("!I", 13) + b'{"Attach":{}}', "not the Hello"),
+        (struct.pack("!I", 99) + b"short", "the peer has closed the connection"),
+        (b"", "the peer has closed the connection"),
+    ],
+)
+def test_anything_else_is_no_message(ends, said, words):
+    ours, theirs = ends
+    theirs.sendall(said)
+    theirs.shutdown(socket.SHUT_WR)
+    with pytest.raises(GreetingError, match=words):
+        receive(ours, Hello)
+
+
+def test_a_peer_that_dawdles_is_given_up(ends, monkeypatch):
+    ours, theirs = ends
+    monkeypatch.setattr(greeting, "HANDSHAKE_S", 0.3)
+    given_up = threading.Event()
+
+    def dawdle():
+        while not given_up.wait(0.05):
+            theirs.send(b"\0")
+
+    send(theirs, Hello(protocol=1, key="k" * 1000, machine="", digest=""))
+    ours.recv(4)
+    peer = threading.Thread(target=dawdle)
+    begin = time.monotonic()
+    peer.start()
+    with pytest.raises(TimeoutError):
+        greeting.receive_bytes(ours, 5000)
+    given_up.set()
+    peer.join()
+    assert time.monotonic() - begin < 5

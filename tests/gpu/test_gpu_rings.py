@@ -1,0 +1,97 @@
+"""Rings in the GPU's memory, up to where an adapter is needed: the protocol runs over copies in its place."""
+
+import os
+import random
+from collections import defaultdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+
+from dualpace.engine.memory import RingMemory
+from dualpace.engine.ring import FrontendRing, SamplingParams
+from dualpace.plan import abi
+from dualpace.plan.structs import Finish
+from tests.rdma.copies import transport
+
+from .test_engine import VOCABULARY, check_at_rest, check_greedy, serve, served, store  # noqa: F401
+
+pytestmark = [pytest.mark.gpu, pytest.mark.parametrize("served", [("llama", "fp32")], indirect=True, ids="-".join)]
+
+
+@pytest.fixture
+def memory(served):  # noqa: F811
+    torch.zeros(1, device="cuda")
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        memory = RingMemory(Path(folder) / "rings", served.plan)
+        yield memory
+        memory.close()
+
+
+@pytest.fixture
+def rings(memory, served):  # noqa: F811
+    from dualpace.engine.gpu_rings import GpuRings, refusal
+
+    if why := refusal():
+        pytest.skip(f"no adapter could be let at this GPU's memory: {why}")
+    rings = GpuRings(memory, served.plan)
+    yield rings
+    rings.close()
+
+
+def test_what_the_gpu_lets_adapters_do_is_known(memory):
+    from dualpace.engine.gpu_rings import refusal
+
+    assert refusal() is None or refusal()
+
+
+def test_the_memory_is_exported_whole(rings, memory):
+    assert "dmabuf" in str(Path(f"/proc/self/fd/{rings.dma_buf}").readlink())
+    assert os.lseek(rings.dma_buf, 0, os.SEEK_END) == rings.size >= memory.size
+
+
+def test_it_begins_with_the_files_header_and_epoch_and_is_empty_beyond(rings, memory, served):  # noqa: F811
+    begin = abi.view("RingMemory", served.plan).rings.offset
+    assert rings.read(0, begin) == Path(memory.path).read_bytes()[:begin]
+    assert not any(rings.read(begin, memory.size - begin))
+
+
+def test_a_claim_that_nobody_holds_is_ended(rings, served):  # noqa: F811
+    place = abi.view("RingMemory", served.plan).rings.offset
+    for claim, held, expected in ((7, True, 7), (7, False, 8), (8, False, 8)):
+        rings.write(place, claim.to_bytes(4, "little"))
+        rings.end_dead(lambda ring, held=held: held)
+        assert int.from_bytes(rings.read(place, 4), "little") == expected
+
+
+@pytest.mark.parametrize("driver", ["host", "device"])
+def test_an_engine_serves_rings_in_its_own_memory(rings, memory, served, driver):  # noqa: F811
+    import ctypes
+
+    from dualpace.engine.device import Cubin
+    from dualpace.engine.drive import GpuEngine
+
+    on_device = {name: tensor.cuda() for name, tensor in served.weights.items()}
+    address = ctypes.c_void_p(rings.address)
+    engine = GpuEngine(served.plan, on_device, Cubin(*served.cubins), address, VOCABULARY, driver)
+    carried = transport(served.plan, 0, memory.path.parent, rings.read, rings.write)
+    engine.start()
+    frontend = FrontendRing(served.ring, carried.path, 0, carried)
+    try:
+        source = random.Random(5)
+        prompts = [[source.randrange(VOCABULARY) for _ in range(source.choice((1, 9, 40)))] for _ in range(20)]
+        requests = {tag: (prompt, SamplingParams(max_tokens=16, temperature=0)) for tag, prompt in enumerate(prompts)}
+        events = serve(engine, frontend, driver, requests, defaultdict(lambda: -1))
+        for tag, prompt in enumerate(prompts):
+            assert events[tag][-1].finish is Finish.LENGTH
+            check_greedy(served, prompt, [event.token for event in events[tag]])
+        if driver == "device":
+            check_at_rest(frontend)
+        with rings.showing_status():
+            pass
+        status = abi.view("RingMemory", served.plan).from_address(memory.address).status
+        assert status.counters.finished == len(prompts)
+    finally:
+        engine.stop()
+        frontend.close()

@@ -1,0 +1,155 @@
+"""A virtual machine whose kernel makes RDMA devices of network interfaces (Soft-RoCE), which containers cannot have.
+
+It runs Debian's kernel under emulation, and sees the files of this machine: the same Python, packages and checkout.
+What it writes stays in its memory, apart from one folder. Its two devices, rxe0 and rxe1, are joined by a pair of
+virtual Ethernet interfaces, so that a link can go down between them.
+"""
+
+import gzip
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+CACHE = Path.home() / ".cache/dualpace/guest"
+TOOLS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "apt-get": "apt",
+    "dpkg-deb": "dpkg",
+    "modprobe": "kmod",
+    "depmod": "kmod",
+    "busybox": "busybox-static",
+    "cpio": "cpio",
+    "ip": "iproute2",
+    "rdma": "iproute2",
+    "openssl": "openssl",
+}
+VERBS = Path("/usr/lib/python3/dist-packages/pyverbs")
+MODULES = ("9pnet_virtio", "9p", "virtio_pci", "overlay", "veth", "crc32_generic", "rdma_rxe")
+MEMORY_MIB = 4096
+
+INIT = """#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
+for module in /modules/*.ko; do insmod $module || exit; done
+options=trans=virtio,version=9p2000.L,msize=1048576
+mount -t 9p -o $options,ro,cache=loose host /lower
+mount -t tmpfs -o size=90% memory /memory; mkdir /memory/upper /memory/work
+mount -t overlay -o lowerdir=/lower,upperdir=/memory/upper,workdir=/memory/work overlay /root
+mkdir -p /root/mnt/shared; mount -t 9p -o $options shared /root/mnt/shared
+for folder in proc sys dev; do mount --move /$folder /root/$folder; done
+mkdir -p /root/dev/shm; chroot /root mount -t tmpfs memory /dev/shm
+chroot /root /bin/bash /mnt/shared/run > /root/mnt/shared/log 2>&1
+echo $? > /root/mnt/shared/status
+poweroff -f
+"""
+
+# Both addresses are of one machine, which would deliver to itself over its loopback: rules keep packets to the wire.
+NETWORK = """set -e
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+ip link set lo up
+ip link add v0 type veth peer name v1
+ip rule add pref 100 lookup local; ip rule del pref 0
+for i in 0 1; do
+  ip addr add 10.7.0.$i/24 dev v$i; ip link set v$i up
+  echo 1 > /proc/sys/net/ipv4/conf/v$i/accept_local; echo 0 > /proc/sys/net/ipv4/conf/v$i/rp_filter
+  ip rule add pref 1$i iif v$i lookup local
+done
+echo 1 > /proc/sys/net/ipv4/conf/all/accept_local; echo 0 > /proc/sys/net/ipv4/conf/all/rp_filter
+for i in 0 1; do
+  other=$((1 - i))
+  ip rule add pref 2$i from 10.7.0.$i to 10.7.0.$other lookup 20$i
+  ip route add 10.7.0.$other dev v$i table 20$i
+  ip neigh replace 10.7.0.$other dev v$i lladdr $(cat /sys/class/net/v$other/address) nud permanent
+  rdma link add rxe$i type rxe netdev v$i
+done
+"""
+
+
+def missing() -> list[str]:
+    """What this machine lacks to run a guest, as packages of Debian."""
+    packages = {package for tool, package in TOOLS.items() if shutil.which(tool, path=_path()) is None}
+    if find_spec("pyverbs") is None and not any(VERBS.glob(f"*{_tag()}*")):
+        packages.add(f"python3-pyverbs for Python {sys.version_info.major}.{sys.version_info.minor}")
+    return sorted(packages)
+
+
+def _path() -> str:
+    return "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _tag() -> str:
+    return f"cpython-{sys.version_info.major}{sys.version_info.minor}-"
+
+
+def run(script: str, folder: Path, seconds: float) -> tuple[int, str]:
+    """Run `script`, of bash, in a guest. It finds `folder` as /mnt/shared too. Returns its status and what it wrote."""
+    image = _kernel()
+    release = next((image / "lib/modules").iterdir()).name
+    links = "mkdir /tmp/verbs; ln -s /usr/lib/python3/dist-packages/pyverbs /tmp/verbs\nexport PYTHONPATH=/tmp/verbs\n"
+    links = "" if find_spec("pyverbs") else links
+    (folder / "run").write_text(f"{NETWORK}{links}{script}")
+    shares = {"host": ("/", "readonly=on,multidevs=remap"), "shared": (str(folder), "multidevs=remap")}
+    command = ["nice", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]
+    command += ["-m", str(MEMORY_MIB), "-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"]
+    command += ["-kernel", str(image / f"boot/vmlinuz-{release}"), "-initrd", str(_initramfs(image, release))]
+    command += ["-append", "console=ttyS0 quiet panic=-1 mitigations=off"]
+    for tag, (path, options) in shares.items():
+        command += ["-fsdev", f"local,id={tag},path={path},security_model=none,{options}"]
+        command += ["-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
+    console = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
+    log = folder / "log"
+    written = log.read_text(errors="replace") if log.exists() else ""
+    status = folder / "status"
+    if not status.exists():
+        raise AssertionError(f"the guest ended early:\n{console.stdout[-4000:]}{console.stderr}\n{written}")
+    return int(status.read_text()), written
+
+
+def _kernel() -> Path:
+    """The folder of Debian's kernel package, unpacked, with an index of its modules."""
+    kernel = CACHE / "kernel"
+    if not kernel.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        policy = subprocess.run(
+            ["apt-cache", "depends", "linux-image-amd64"], capture_output=True, text=True, check=True
+        )
+        (package,) = (line.split()[-1] for line in policy.stdout.splitlines() if "Depends: linux-image-" in line)
+        subprocess.run(["apt-get", "download", "-q", package], cwd=CACHE, check=True)
+        (archive,) = CACHE.glob("*.deb")
+        new = CACHE / "kernel.new"
+        subprocess.run(["dpkg-deb", "-x", archive, new], check=True)
+        archive.unlink()
+        release = next((new / "lib/modules").iterdir()).name
+        subprocess.run(["depmod", "-b", new, release], env={"PATH": _path()}, check=True)
+        new.rename(kernel)
+    return kernel
+
+
+def _initramfs(image: Path, release: str) -> Path:
+    """A root with busybox, the modules in the order in which they load, and what mounts the rest."""
+    made = CACHE / "initramfs.gz"
+    root = CACHE / "initramfs"
+    shutil.rmtree(root, ignore_errors=True)
+    for folder in ("bin", "dev", "lower", "memory", "modules", "proc", "root", "sys"):
+        (root / folder).mkdir(parents=True)
+    shutil.copy(shutil.which("busybox", path=_path()) or "", root / "bin/busybox")
+    (root / "init").write_text(INIT)
+    (root / "init").chmod(0o755)
+    shown = ["modprobe", "-d", str(image), "-S", release, "--show-depends"]
+    lines = [
+        line
+        for module in MODULES
+        for line in subprocess.run(
+            [*shown, module], env={"PATH": _path()}, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+    ]
+    for number, path in enumerate(dict.fromkeys(line.split()[1] for line in lines if line.startswith("insmod"))):
+        shutil.copy(path, root / "modules" / f"{number:02}.ko")
+    names = subprocess.run(["find", "."], cwd=root, capture_output=True, check=True).stdout
+    archive = subprocess.run(
+        ["cpio", "-o", "-H", "newc", "--quiet"], cwd=root, input=names, capture_output=True, check=True
+    ).stdout
+    made.write_bytes(gzip.compress(archive, 1))
+    return made

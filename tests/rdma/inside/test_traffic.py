@@ -1,0 +1,95 @@
+"""What requests and tokens cost on the wire: as few operations, bytes and doorbells as there can be."""
+
+import ctypes
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dualpace.engine import remote as transport
+from dualpace.engine.ring import SamplingParams
+from dualpace.plan import abi
+from tests.scheduler.plans import ROOMY
+
+from .test_conformance import PROMPT, step_until
+
+RECORD, COUNTS, ACKNOWLEDGEMENT = 64, 24, 4
+LONG = SamplingParams(max_tokens=60)
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """The engine's status is not looked at, so that what is counted is the ring's alone."""
+    monkeypatch.setattr(transport, "_STATUS_S", 1e9)
+
+
+@pytest.fixture
+def toy(quiet, remote):
+    """An engine whose frontend has a request under way."""
+    toy = remote(ROOMY)
+    request = toy.submit(PROMPT, LONG)
+    step_until(toy, lambda: request.tokens)
+    return toy
+
+
+def posted(toy, act):
+    """What `act` posts."""
+    traffic = toy.rings[0].uplink.traffic
+    before = replace(traffic)
+    act()
+    names = ("writes", "reads", "written_bytes", "read_bytes", "doorbells")
+    return tuple(getattr(traffic, name) - getattr(before, name) for name in names)
+
+
+def span_bytes(prompt):
+    params = ctypes.sizeof(abi.fixed_view("RequestParams"))
+    return params + 4 * len(prompt) + 8 * (len(prompt) // ROOMY.attention.page_size)
+
+
+@pytest.mark.parametrize("length", [5, 40])
+def test_a_request_is_three_writes_and_one_doorbell(toy, length):
+    prompt = [3] * length
+    writes = posted(toy, lambda: toy.submit(prompt, SamplingParams(max_tokens=1)))
+    assert writes == (3, 0, span_bytes(prompt) + RECORD, 0, 1)
+
+
+def test_an_abort_is_two_writes_and_one_doorbell(toy):
+    (request,) = toy.requests.values()
+    assert posted(toy, lambda: toy.abort(request)) == (2, 0, RECORD, 0, 1)
+
+
+def test_a_look_without_news_is_one_read(toy):
+    toy.read()
+    assert posted(toy, toy.read) == (0, 1, 0, COUNTS, 1)
+
+
+def test_the_tokens_of_a_step_are_two_reads_and_one_acknowledgement(toy):
+    others = [toy.submit(PROMPT, LONG) for _ in range(3)]
+    step_until(toy, lambda: all(request.tokens for request in others))
+    toy.read()
+    toy.step()
+    rows = 4
+    assert posted(toy, toy.read) == (0, 2, 0, COUNTS + rows * RECORD, 2)
+    assert posted(toy, toy.read) == (1, 1, ACKNOWLEDGEMENT, COUNTS, 1)
+
+
+def test_log_probabilities_cost_one_read_more(toy):
+    request = toy.submit(PROMPT, replace(LONG, logprobs=3))
+    step_until(toy, lambda: request.tokens)
+    toy.read()
+    toy.step()
+    tops = ctypes.sizeof(abi.fixed_view("TopLogprobs"))
+    (_, reads, _, read_bytes, doorbells) = posted(toy, toy.read)
+    assert (reads, read_bytes, doorbells) == (3, COUNTS + 2 * RECORD + tops, 3)
+
+
+def packets(device, counter):
+    return int(Path(f"/sys/class/infiniband/{device}/ports/1/hw_counters/{counter}").read_text())
+
+
+def test_the_devices_carry_it(toy):
+    before = {(device, way): packets(device, way) for device in ("rxe0", "rxe1") for way in ("sent_pkts", "rcvd_pkts")}
+    request = toy.submit(PROMPT, LONG)
+    step_until(toy, lambda: request.finish)
+    for (device, way), count in before.items():
+        assert packets(device, way) > count, (device, way)

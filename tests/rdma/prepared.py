@@ -1,0 +1,16 @@
+"""What the tests in the guest find ready in a folder, as compiling there would take minutes; `prepare` fills it."""
+
+from pathlib import Path
+
+from tests.scheduler.engines import Libraries
+
+KEY, CERTIFICATE, CERTIFICATE_KEY = "frontend.key", "gate.crt", "gate.key"
+BUNDLE, REPLAY, CONTINUATION = "tiny.bundle", "replay.so", "continuation.txt"
+GATE_PORT = 7471
+PROMPT = [0, 72, 101, 108, 108, 111, 44, 32]
+TOKENS = 12
+
+
+def libraries(folder: Path, name: str) -> Libraries:
+    """The compiled libraries of a plan."""
+    return Libraries(folder / name / "libengine.so", folder / name / "libring.so")
