@@ -1,9 +1,10 @@
-"""The figures in docs/gpu_engine.md, from gpu_engine.json and cpu_free.json.
+"""The figures in docs/gpu_engine.md, from gpu_engine.json, cpu_free.json, gpu_start.json and gpu_idle.json.
 
 `python -m benchmarks.engine_page` writes them again; nothing else does.
 """
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.pages import ROOT, Table, filled, markdown
@@ -19,6 +20,10 @@ _CELLS = (
 _PHASES = (
     "engine's process", "requests", "tokens", "TPOT, ms", "p99, ms", "ITL p99, ms", "ITL at most, ms", "its CPU, s",
 )  # fmt: skip
+_STARTS = (
+    "weights", "GB", "imports and a context, s", "weights, s", "capture, s", "first token after, s", "at most, s",
+)  # fmt: skip
+_STATES = ("idle engine", "GPU, W", "TTFT of 64 tokens, ms")
 
 
 def cells(report: dict[str, Any]) -> str:
@@ -61,11 +66,39 @@ def _phase(name: str, phase: dict[str, Any]) -> tuple[str, ...]:
     return name, str(phase["requests"]), f"{phase['tokens']:,}", *times, f"{phase['engine_cpu_s']:.2f}"
 
 
+def starts(report: dict[str, Any]) -> str:
+    """A line a kind of weights; medians of its starts."""
+    return markdown(_STARTS, [_starts(kind["weights"], kind["bytes"], kind["starts"]) for kind in report["kinds"]])
+
+
+def _starts(weights: str, size: int, each: list[dict[str, float]]) -> tuple[str, ...]:
+    stages = zip(("0", "imported_s", "loaded_s"), ("imported_s", "loaded_s", "captured_s"), strict=True)
+    took = (median(start[end] - start.get(begin, 0) for start in each) for begin, end in stages)
+    after = [start["first_token_s"] for start in each]
+    seconds = (f"{value:.1f}" for value in (*took, median(after), max(after)))
+    return weights, f"{size / 1e9:.1f}", *seconds
+
+
+def states(report: dict[str, Any]) -> str:
+    """A line a state."""
+    return markdown(_STATES, [_state(name, figures) for name, figures in report["states"].items()])
+
+
+def _state(name: str, figures: dict[str, float]) -> tuple[str, ...]:
+    ttft = figures.get("ttft_ms")
+    return name, f"{figures['watts']:.0f}", f"{ttft:.1f}" if ttft else "-"
+
+
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.2f}"
 
 
-TABLES = (Table(_CELLS[0], "gpu_engine", cells), Table(_PHASES[0], "cpu_free", phases))
+TABLES = (
+    Table(_CELLS[0], "gpu_engine", cells),
+    Table(_PHASES[0], "cpu_free", phases),
+    Table(_STARTS[0], "gpu_start", starts),
+    Table(_STATES[0], "gpu_idle", states),
+)
 
 
 def page(text: str) -> str:
