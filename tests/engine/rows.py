@@ -26,7 +26,7 @@ class Rows:
     def __init__(self, plan: Plan, weights: Mapping[str, torch.Tensor], kernels: Any, seed: int = 0) -> None:
         self._plan = plan
         self._head = weights["head"].float()
-        self._step = _aligned(abi.view("StepBuffers", plan))
+        self._step = aligned(abi.view("StepBuffers", plan))
         self._executor = self._open(weights, kernels)
         for pool in self._executor.pools:
             pool.fill_(POISON)
@@ -34,6 +34,15 @@ class Rows:
         self._free = [shuffle.sample(range(pages.pages), pages.pages) for pages in plan.pages]
         self.lengths = [0] * plan.schedule.max_batch
         ctypes.memset(ctypes.addressof(self._step.table), 0xFF, ctypes.sizeof(self._step.table))
+
+    @property
+    def step_address(self) -> int:
+        """The step buffers."""
+        return ctypes.addressof(self._step)
+
+    def pages(self, group: int) -> list[int]:
+        """The pages of the first row slot, by position."""
+        return [page for page in self._step.table[group][0] if page >= 0]
 
     @property
     def attention(self) -> Any:
@@ -67,7 +76,7 @@ class Rows:
 
     def _open(self, weights: Mapping[str, torch.Tensor], kernels: Kernels) -> Any:
         """What has the buffers and the pools and runs the step."""
-        return Executor(self._plan, weights, kernels, ctypes.addressof(self._step))
+        return Executor(self._plan, weights, kernels, self.step_address)
 
     def _run(self, tokens: int, samples: int) -> None:
         self._executor.run(tokens, samples)
@@ -99,7 +108,7 @@ class Rows:
                     table[page] = -1
 
 
-def _aligned(struct: type[ctypes.Structure]) -> Any:
+def aligned(struct: type[ctypes.Structure]) -> Any:
     """A zeroed `struct` at a multiple of a cache line, where compiled code expects it."""
     room = ctypes.create_string_buffer(ctypes.sizeof(struct) + LINE)
     return struct.from_buffer(room, -ctypes.addressof(room) % LINE)
