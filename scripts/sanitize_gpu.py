@@ -66,6 +66,7 @@ RUNS = (
     Run("memcheck", "test_prefill", _PREFILL),
     Run("memcheck", "test_linear", _LINEAR),
     Run("memcheck", "test_pointwise", _POINTWISE),
+    Run("memcheck", "test_transfer", "listed_arrives and 39"),
     Run("memcheck", "test_scheduler", "decisions and few"),
     Run("memcheck", ENGINE),
     Run("racecheck", "test_attention", _FEW_OF_ATTENTION),

@@ -51,9 +51,9 @@ def host_page_bytes(layout: KvLayout) -> int:
 
 
 def summary_bytes(model: Model) -> int:
-    """Key summaries of one page: by channel, the least and the greatest of its keys in one KV head of each layer.
+    """Key summaries of one page, after Quest (Tang et al., ICML 2024): of one KV head of each layer, by channel.
 
-    From these follows the most that a query can come to with any key of the block (Quest, Tang et al., ICML 2024).
+    The least and the greatest of the keys, each halfway to their mean.
     """
     return offloaded_layers(model) * 2 * model.head_dim * model.element_bytes
 

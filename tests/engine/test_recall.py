@@ -19,7 +19,7 @@ def indifferent(executor: RecallExecutor, layer: int) -> torch.Tensor:
 
 
 def most_promising(executor: RecallExecutor, layer: int) -> torch.Tensor:
-    """By how much a query head's product with any key of a block can come to, from the least and the greatest keys."""
+    """By what a query head's product with a key of a block can come to, from summaries as docs/offload.md has them."""
     size, head = executor._plan.attention.page_size, 1
     model = executor._plan.model
     tokens = executor._batch.context[0]
@@ -29,7 +29,8 @@ def most_promising(executor: RecallExecutor, layer: int) -> torch.Tensor:
     keys = executor.kv[layer][SINKS * size : blocks * size, 0, head // model.gqa_ratio].float()
     keys = keys.view(-1, size, model.head_dim)
     query = executor.buffers["qkv"][0, head * model.head_dim : (head + 1) * model.head_dim]
-    return torch.maximum(query * keys.amin(1), query * keys.amax(1)).sum(-1)
+    least, greatest = ((end + keys.mean(1)) / 2 for end in (keys.amin(1), keys.amax(1)))
+    return torch.maximum(query * least, query * greatest).sum(-1)
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from benchmarks import (
     frontend_page,
     linear_page,
     load_page,
+    offload_page,
     prefill_page,
     readme_page,
     scheduler_page,
-    transfer_page,
 )
 
 # Page, and the beginnings of lines without which a table is missing.
@@ -22,7 +22,7 @@ PAGES = {
     prefill_page: ("32 rows of 1,024 at once", "32k row in 16 chunks of 2,048"),
     readme_page: ("1 | 1,024", "128 | 1,024"),
     scheduler_page: ("256 rows", "top_p 0.9"),
-    transfer_page: ("64 KiB from the host", "8 KiB from the host", "64 KiB to the host"),
+    offload_page: ("6,000 | 5%", "64 KiB from the host", "8 KiB from the host", "64 KiB to the host"),
 }
 
 

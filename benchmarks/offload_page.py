@@ -1,8 +1,9 @@
-"""The figures of copies in docs/offload.md, from benchmarks/results/gpu_transfer.json.
+"""The figures in docs/offload.md, from benchmarks/results/gpu_transfer.json and block_choice.json.
 
-`python -m benchmarks.transfer_page` writes them again; nothing else does.
+`python -m benchmarks.offload_page` writes them again; nothing else does.
 """
 
+from statistics import mean
 from typing import Any
 
 from benchmarks.pages import ROOT, Table, filled, markdown
@@ -11,7 +12,7 @@ PAGE = ROOT / "docs/offload.md"
 WAYS = {"BulkCopy": "bulk", "VectorCopy": "plain", "copy engine": "copy engine"}
 
 
-def table(report: dict[str, Any]) -> str:
+def copies(report: dict[str, Any]) -> str:
     """A line a case, in Markdown: GB/s alone and beside decode, and decode's time over that without copies."""
     head = ("copied", "lists of", "launches", "by", "CTAs", "alone, GB/s", "beside decode, GB/s", "decode takes")
     return markdown(head, map(_line, report["results"]))
@@ -32,7 +33,21 @@ def _line(found: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-TABLES = (Table("copied", "gpu_transfer", table),)
+def choices(report: dict[str, Any]) -> str:
+    """A line a context and budget, in Markdown: the share of attention kept, mean of the layers, by way of choosing."""
+    ways = list(report["results"][0]["kept"])
+    rows = [
+        (
+            f"{found['context']:,}",
+            f"{found['share']:.0%}",
+            *(f"{mean(found['kept'][way].values()):.1%}" for way in ways),
+        )
+        for found in report["results"]
+    ]
+    return markdown(("tokens", "blocks", *ways), rows)
+
+
+TABLES = (Table("tokens", "block_choice", choices), Table("copied", "gpu_transfer", copies))
 
 
 def page(text: str) -> str:
