@@ -23,7 +23,7 @@ Points = tuple[tuple[float, float], ...]
 TARGET, DTYPE = "h200", "bf16"
 
 # Products of step programs: elements of a weight, rows and seconds. Ours, up to STREAMED_ROWS rows, with what follows
-# them; cuBLAS's when they have run for a while. Written by `python -m benchmarks.linear_page`.
+# them; cuBLAS's on a card that has been busy. Written by `python -m benchmarks.linear_page`.
 PRODUCTS = files("dualpace") / "plan" / "products" / f"{TARGET}.json"
 # Causal attention of prompts, in FLOP/s: that of all chunks of 32,768 tokens in benchmarks/results/gpu_prefill.json.
 PROMPT_ATTENTION_FLOPS = 596e12
