@@ -33,13 +33,16 @@ def test_a_cuda_target_needs_the_ring_library_and_a_cubin_of_its_own_for_prefill
 
 @pytest.mark.usefixtures("nvcc")
 @pytest.mark.parametrize("sm", SMS)
-def test_a_cuda_unit_compiles_without_a_warning(sm, tmp_path, said):
-    plan = example("qwen2.5-7b-a100")
+@pytest.mark.parametrize(
+    ("spec", "name"), [("qwen2.5-7b-a100", "kv_append"), ("llama-3.1-8b-128k-offload", "transfer")]
+)
+def test_a_cuda_unit_compiles_without_a_warning(spec, name, sm, tmp_path, said):
+    plan = example(spec)
     plan = plan.model_copy(update={"target": plan.target.model_copy(update={"sm": sm})})
-    unit = units(plan)[f"cuda/kv_append.cu for sm_{sm}"]
+    unit = units(plan)[f"cuda/{name}.cu for sm_{sm}"]
     link = Library(tool="nvcc", output="x", units=(unit,), flags=(f"-arch=sm_{sm}", "-dlink", "-cubin", "-lcudadevrt"))
     cubin = compile_libraries((link,), render(plan), Store(tmp_path), said)["x"]
-    assert b"dp_kv_append" in cubin.read_bytes()
+    assert f"dp_{name}".encode() in cubin.read_bytes()
     assert [note for note in said.notes if not note.startswith("compiled ")] == []
 
 

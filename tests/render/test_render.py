@@ -35,6 +35,12 @@ def test_only_cuda_targets_get_cuda_sources():
     assert folders == {"quickstart": {"common", "host"}, "qwen3-14b-h100": {"common", "host", "cuda"}}
 
 
+def test_only_plans_with_kv_in_host_memory_get_what_moves_it():
+    moving = {"common/recall.hpp", "common/transfer.hpp", "cuda/transfer.cu", "cuda/transfer.cuh"}
+    assert moving.isdisjoint(render(example("llama-3.1-8b-h200")))
+    assert moving <= set(render(example("llama-3.1-8b-128k-offload")))
+
+
 def test_the_same_plan_gives_the_same_text():
     assert render(example("quickstart")) == render(example("quickstart"))
 
