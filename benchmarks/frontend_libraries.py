@@ -2,8 +2,9 @@
 
     python -m benchmarks.frontend_libraries [--built FOLDER] [-o benchmarks/results/frontend_libraries.json]
 
-Needs orjson and msgspec beside what `make test` installs. Times are the least of several runs, on any machine. Servers
-are measured with the whole frontend between the replay engine and the load client, by `benchmarks.frontend`.
+Needs granian, orjson and msgspec beside what `make test` installs. Times are the least of several runs, on any machine.
+Servers are measured with the whole frontend between the replay engine and the load client, by `benchmarks.frontend`;
+bounds on connections, and tokens that go straight to theirs, are there only with uvicorn and httptools.
 """
 
 import argparse
@@ -26,26 +27,48 @@ from benchmarks.machine import host_machine, save
 from benchmarks.pages import RESULTS
 from dualpace.appliance.deployment import load
 from dualpace.appliance.generate import Delta
-from dualpace.appliance.reply import CompletionReply
+from dualpace.appliance.reply import QUOTED, CompletionReply
 from dualpace.appliance.responses import Completion, CompletionChoice
 from dualpace.model.tokenizer import Detokenizer
 from dualpace.plan.manifest import TOKENIZER
 
 REPEATS = 15
 ROUNDS = 2
-# What `configuration` of the server is changed to.
+_CONFIGURED = """
+import uvicorn
+made = uvicorn.Config
+uvicorn.Config = lambda app, **options: made(app, **options | {change})
+"""
+_GRANIAN = """
+import asyncio, granian, uvloop, uvicorn
+from granian.constants import HTTPModes, Interfaces
+from granian.server.embed import Server
+
+async def serve(server, host, port):
+    serving = Server(
+        server.config.app, host, port, interface=Interfaces.ASGI, http=HTTPModes.http1, backlog=2048, log_enabled=False
+    )
+    task = asyncio.create_task(serving.serve())
+    await asyncio.sleep(1)
+    server._port_file.write_text(f"{port}\\n")
+    await task
+
+def run(server, sockets):
+    address = sockets[0].getsockname()
+    sockets[0].close()
+    uvloop.run(serve(server, *address))
+
+uvicorn.Server.run = run
+"""
+# What is run before the frontend is.
 SERVERS = {
     "uvicorn, httptools, uvloop": "",
-    "uvicorn, httptools, asyncio": "options['loop'] = 'asyncio'",
-    "uvicorn, h11, uvloop": "options['http'] = 'h11'",
+    "uvicorn, httptools, asyncio": _CONFIGURED.format(change={"loop": "asyncio"}),
+    "uvicorn, h11, uvloop": _CONFIGURED.format(change={"http": "h11"}),
+    "granian, uvloop": _GRANIAN,
 }
-_PATCHED = """
-import sys, uvicorn
-made = uvicorn.Config
-def patched(app, **options):
-    {change}
-    return made(app, **options)
-uvicorn.Config = patched
+_SERVED = """
+import sys
 from dualpace.appliance import server
 sys.exit(server.main())
 """
@@ -85,6 +108,7 @@ def chunks(bench: Bench) -> dict[str, float]:
     struct = msgspec.json.Encoder()
     reply = CompletionReply(load(bench.bundle), with_usage=False)
     delta = Delta(0, " quick", None)
+    before, after = reply.frame(0)
 
     def models() -> str:
         return Completion(**head, choices=[CompletionChoice(**choice)]).model_dump_json(exclude_unset=True)
@@ -96,6 +120,7 @@ def chunks(bench: Bench) -> dict[str, float]:
         "msgspec, its structs": lambda: struct.encode(Chunk(**head, choices=[Choice(**choice)])),
         "orjson, of a dict": lambda: orjson.dumps(head | {"choices": [choice]}),
         "pydantic_core, of the text alone": lambda: reply.chunk(delta),
+        "none, for a piece of the vocabulary": lambda: b"%b%b%b" % (before, QUOTED[" quick"], after),
     }
     return {name: least_us(work, 5000) for name, work in ways.items()}
 
@@ -131,7 +156,7 @@ def servers(built: Path, folder: Path) -> dict[str, dict[str, float]]:
     """CPU time of one streamed token, and of one short request."""
     found: dict[str, dict[str, float]] = {}
     for name, change in SERVERS.items():
-        command = (sys.executable, "-c", _PATCHED.format(change=change or "pass"))
+        command = (sys.executable, "-c", change + _SERVED)
         bench = Bench(built, folder, command)
         found[name] = {
             "token_us": min(streams(bench, 1)["cpu_us_per_token"] for _ in range(ROUNDS)),
@@ -147,7 +172,7 @@ def main() -> None:
     parser.add_argument("-o", type=Path, default=RESULTS / "frontend_libraries.json", metavar="FILE")
     parser.add_argument("--built", type=Path, metavar="FOLDER", help="what `benchmarks.frontend --build` made there")
     given = parser.parse_args()
-    machine = host_machine("msgspec", "orjson", "pydantic", "pydantic_core", "tokenizers", "uvicorn")
+    machine = host_machine("granian", "msgspec", "orjson", "pydantic", "pydantic_core", "tokenizers", "uvicorn")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
         if not given.built:

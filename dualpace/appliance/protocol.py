@@ -92,7 +92,7 @@ class Protocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more. What it has asked for is answered, unless it has left."""
-        if not self._answers() or self.cycle.more_body or self.scheme == "https":
+        if not self._answers() or self.cycle.more_body or self.scheme == "https" or self._pipe() is None:
             return False
         if not self._is_half_closed:
             self._is_half_closed = True
@@ -168,10 +168,14 @@ class Protocol(HttpToolsProtocol):
         # What follows would be of a protocol that is not spoken here.
         self.cycle.keep_alive = False
 
+    def _pipe(self) -> Pipe | None:
+        """That of the request that is answered; a client of HTTP/1.0 has none, and is sent nothing but its answer."""
+        return cast(dict[str, Any], self._running.scope).get(PIPE) if self._running else None
+
     def _probe(self) -> None:
         """Send what means nothing, if there is such a thing now, and look whether it was refused."""
         assert self._running
-        pipe: Pipe | None = cast(dict[str, Any], self._running.scope).get(PIPE)
+        pipe = self._pipe()
         if pipe and not self._running.response_started:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         elif pipe and pipe.is_open and pipe.nothing:

@@ -22,7 +22,7 @@
 namespace {
 
 // Between two looks for tokens. Who submits ends the pause, so it is long for who waits for a long time.
-constexpr int64_t kTokenPauseUs = 50'000;
+constexpr int64_t kTokenPauseUs = 250'000;
 
 struct Frontend {
   int file;
