@@ -13,7 +13,7 @@ PAGE = ROOT / "README.md"
 PICTURE = ROOT / "docs/tpot.svg"
 # The prompt whose figures are plotted by rows.
 PROMPT = 1024
-_HEAD = ("rows at once", "prompt", "TPOT, ms", "floor, ms", "beside it", "tokens/s")
+_HEAD = ("rows at once", "prompt", "TPOT, ms", "floor, ms", "TPOT / floor", "tokens/s")
 
 
 def cells(report: dict[str, Any]) -> str:

@@ -25,6 +25,11 @@ def refused(host: str, port: int, error: OSError) -> str:
     return f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and --port"
 
 
+def base_of(url: str) -> str:
+    """The base of a server's URLs; without a scheme it is HTTP, as in "localhost:8000"."""
+    return (url if "://" in url else f"http://{url}").rstrip("/")
+
+
 def unreached(error: object) -> str:
     """Why a server could not be reached, with the remedy where there is one."""
     remedy = (

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from dualpace.address import base_of, unreached
 from dualpace.cli.terminal import Exit, fail, show
 from dualpace.run_folder import served_here
 
@@ -23,7 +24,7 @@ def health(
     ] = "",
 ) -> None:
     """Ask a deployment whether it takes requests: its engine's heartbeat decides. Exit code 0 if each does, else 1."""
-    urls = [url] if url else served_here()
+    urls = [base_of(url)] if url else served_here()
     if not urls:
         fail("nothing is served on this machine yet", Exit.FINDINGS)
     # A deployment's certificate names the address at which others know it.
@@ -41,12 +42,12 @@ def _complaint(url: str, context: ssl.SSLContext | None) -> str | None:
     """Why what is served at `url` takes no request; None if it does."""
     context = context if url.startswith("https:") else None
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=SECONDS, context=context):
+        with urllib.request.urlopen(f"{url}/health", timeout=SECONDS, context=context):
             return None
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.read(300).decode(errors='replace').strip()}"
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return str(error) or type(error).__name__
+        return unreached(getattr(error, "reason", error))
 
 
 def _trusting() -> ssl.SSLContext:

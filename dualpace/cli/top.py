@@ -24,10 +24,11 @@ def top(
     from rich.console import Console, Group
     from rich.live import Live
 
+    from dualpace.address import base_of
     from dualpace.cli.top_view import ASCII_BARS, BARS, View, lost
     from dualpace.scrape import Looks, ScrapeError, scrape, unavailable
 
-    base = (url if "://" in url else f"http://{url}").rstrip("/")
+    base = base_of(url)
     key = _key(api_key_file)
     looks = Looks()
     console = Console(file=sys.stdout)

@@ -280,7 +280,7 @@ class _Sizing:
         ):
             if hindered:
                 raise CapacityError(
-                    ("scheduler", "park_after"), f"is for a GPU with local frontends: {why}", "leave it out"
+                    ("scheduler", "park_after"), f"only a GPU with local frontends parks: {why}", "leave it out"
                 )
         return asked
 

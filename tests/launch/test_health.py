@@ -87,6 +87,11 @@ def test_one_of_several_that_takes_no_request_is_named_and_fails_the_check(well,
     assert f"{ill.url}: 503" in failed(capsys, ill.url)
 
 
+def test_an_address_needs_no_scheme(well, capsys):
+    health(well.url.removeprefix("http://"))
+    assert capsys.readouterr().out == f"{well.url}: healthy\n"
+
+
 def test_what_is_served_where_there_is_no_shared_memory_is_found(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run_folder, "SHARED_MEMORY", tmp_path / "none")
     monkeypatch.setattr(run_folder.tempfile, "tempdir", str(tmp_path))
@@ -116,4 +121,4 @@ def test_what_listens_in_another_network_is_not_asked(well, ill, capsys):
 
 def test_an_address_where_nobody_listens_is_unhealthy(well, capsys):
     well.folder.tell("http://127.0.0.1:1")
-    assert "http://127.0.0.1:1: <urlopen error [Errno 111] Connection refused>" in failed(capsys)
+    assert "http://127.0.0.1:1: [Errno 111] Connection refused\n" in failed(capsys)
