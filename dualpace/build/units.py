@@ -28,6 +28,7 @@ ISAS: dict[str, tuple[str, ...]] = {
     "v3": ("-march=x86-64-v3",),
     "v4": ("-march=x86-64-v4",),
     "v4_bf16": ("-march=x86-64-v4", "-mavx512bf16"),
+    "v4_amx": ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
 }
 SHARED = ("-shared", "-Wl,--build-id=none", "-Wl,-z,defs")
 WHOLE = ("-std=c++20", "-O3", "-cubin", "-I.", "-Xcompiler=-Wall,-Wextra")

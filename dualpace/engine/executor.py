@@ -59,7 +59,7 @@ class Executor:
         self._workspace = torch.empty(kernels.workspace_bytes, dtype=torch.uint8)
         self._frequencies = [torch.tensor(inverse_frequencies(g.rope, model.head_dim)) for g in model.groups]
         self._angles = [torch.empty(tokens, model.head_dim) for _ in model.groups]
-        self._multiplies = {torch.float32} | ({torch.bfloat16} if kernels.isa == "v4_bf16" else set())
+        self._multiplies = {torch.float32} | ({torch.bfloat16} if kernels.isa in ("v4_bf16", "v4_amx") else set())
         self._tokens = self._decoding = self._samples = 0
         self._calls = [*self._prepare(), *(self._bind(op) for op in step_program(model))]
 

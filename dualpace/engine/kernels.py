@@ -44,7 +44,7 @@ class Kernels(ctypes.CDLL):
 
     @property
     def isa(self) -> str:
-        """The instruction set in use: v3, v4 or v4_bf16."""
+        """The instruction set in use: v3, v4, v4_bf16 or v4_amx."""
         name: bytes = self.dp_isa()
         return name.decode()
 

@@ -13,7 +13,7 @@ from tests.engine.models import CASES, CHUNK
 from tests.engine.rows import Rows, reference_logits
 
 TOKENS = 200
-ISAS = ("v3", "v4", "v4_bf16")
+ISAS = ("v3", "v4", "v4_bf16", "v4_amx")
 # Largest difference of an fp32 logit; the logits are up to about 10.
 BOUND = 1e-4
 

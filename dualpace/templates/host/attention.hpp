@@ -5,6 +5,9 @@
 // not depend on the batch; a chunk is cut into tiles of queries that share each block of keys, converted to fp32 once.
 #pragma once
 #include "common/layout.hpp"
+#ifdef __AMX_BF16__
+#include "host/attention_amx.hpp"
+#endif
 #include "host/block.hpp"
 #include "host/simd.hpp"
 #include "host/workspace.hpp"
@@ -171,8 +174,16 @@ inline void convert(Converted& to, Keys<float>& keys, const Keys<Element>& from)
   keys.count = from.count;
 }
 
-inline void run(const Task& task, int kv_head, const int32_t* table, int window, const float* qkv, const Element* pool,
-                Partials& partials, float* out) {
+// A work item; none if it has no task.
+struct Item {
+  const Task* task = nullptr;
+  int kv_head = 0;
+  const int32_t* table = nullptr;
+};
+
+inline void run(const Item& item, int window, const float* qkv, const Element* pool, Partials& partials, float* out) {
+  const auto& [at, kv_head, table] = item;
+  const Task& task = *at;
   Tile tile;
   const int rows = task.tokens * kRatio;
   for (int r = 0; r < rows; ++r) {
@@ -223,6 +234,59 @@ inline void merge(const float (*out)[cfg::kHeads][cfg::kHeadDim], const float (*
   for (int d = 0; d < cfg::kHeadDim / kLanes; ++d) store(to + d * kLanes, merged[d] / mass);
 }
 
+// What a thread attends to splits of decoding rows with, where that is not run().
+template <class T>
+struct Splits {
+  void expect(const Item&, const T*) {}
+  bool attend(const Item&, const float*, Partials&, float*) { return false; }
+};
+
+#ifdef __AMX_BF16__
+template <>
+struct Splits<std::conditional_t<(cfg::kHeadDim >= kTilePairs), Bf16, void>> {
+  SplitTiles tiles;
+  SplitKeys keys[2];
+  int turn = 0;
+
+  Splits() { configure_tiles(); }
+  ~Splits() { release_tiles(); }
+
+  // Says which item comes after the one that attend() is asked for next.
+  void expect(const Item& item, const Bf16* pool) {
+    turn = 1 - turn;
+    SplitKeys& to = keys[turn];
+    to.count = 0;
+    if (item.task == nullptr || item.task->tokens > 1) return;
+    for (int position = item.task->begin; position < item.task->end;) {
+      const int offset = position % cfg::kPageSize;
+      const Bf16* key =
+          pool + item.table[position / cfg::kPageSize] * kBlockElements + head_offset(item.kv_head, offset);
+      const int end =
+          position - offset + cfg::kPageSize < item.task->end ? position - offset + cfg::kPageSize : item.task->end;
+      for (; position < end; ++position, key += cfg::kHeadDim) to.key[to.count++] = key;
+    }
+    for (int j = to.count; j % kGroupKeys != 0; ++j) to.key[j] = to.key[to.count - 1];
+  }
+
+  // False for chunks of prompts.
+  bool attend(const Item& item, const float* qkv, Partials& partials, float* out) {
+    const Task& task = *item.task;
+    if (task.tokens > 1) return false;
+    const int head = item.kv_head * kRatio;
+    const float* query = qkv + static_cast<int64_t>(task.first_token) * kQkvSize + head * cfg::kHeadDim;
+    float whole[kRatio];
+    float* lse = whole;
+    float* to = out + (static_cast<int64_t>(task.first_token) * cfg::kHeads + head) * cfg::kHeadDim;
+    if (task.splits > 1) {
+      lse = &partials.lse[task.row][task.split][head];
+      to = partials.out[task.row][task.split][head];
+    }
+    attend_split(tiles, keys[1 - turn], keys[turn], query, to, lse);
+    return true;
+  }
+};
+#endif
+
 // Lists the step's tasks for a group with `window`; returns how many.
 inline int list_tasks(const StepBuffers& step, int window, Task* tasks) {
   int count = 0;
@@ -270,15 +334,28 @@ inline void attention(StepBuffers& step, int group, const float* qkv, const Elem
   step.attention[group] = work_of(workspace.tasks, tasks);
   bool split = false;
   for (int i = 0; i < tasks; ++i) split |= workspace.tasks[i].splits > 1;
+  int left = tasks * cfg::kKvHeads;
 #pragma omp parallel
   {
-    // Last tasks of a chunk have the most keys: they come first.
-#pragma omp for schedule(dynamic)
-    for (int i = tasks * cfg::kKvHeads - 1; i >= 0; --i) {
+    // Last tasks of a chunk have the most keys: they come first. Heads come in the order in which a block has them.
+    const auto take = [&] {
+      int i;
+#pragma omp atomic capture
+      i = --left;
+      if (i < 0) return Item{};
       const Task& task = workspace.tasks[i / cfg::kKvHeads];
-      const int32_t* table = step.table[group][step.row_slot[task.row]];
-      run(task, i % cfg::kKvHeads, table, window, qkv, pool, workspace.partials, out);
+      return Item{&task, cfg::kKvHeads - 1 - i % cfg::kKvHeads, step.table[group][step.row_slot[task.row]]};
+    };
+    Splits<Element> splits;
+    Item item = take();
+    splits.expect(item, pool);
+    while (item.task != nullptr) {
+      const Item after = take();
+      splits.expect(after, pool);
+      if (!splits.attend(item, qkv, workspace.partials, out)) run(item, window, qkv, pool, workspace.partials, out);
+      item = after;
     }
+#pragma omp barrier
     if (split) {
 #pragma omp for schedule(static)
       for (int i = 0; i < tasks * cfg::kHeads; ++i) {

@@ -1,4 +1,7 @@
 // The C interface of the kernels, for the best instruction set that this machine has.
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstring>
 
 #include "host/kernels.hpp"
@@ -14,15 +17,24 @@ struct Isa {
   const Kernels* kernels;
 };
 
+// Tile registers are the process's for the asking; Linux grants them where it can save them.
+bool tiles_granted() {
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h, which older systems do not have
+  constexpr int kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
 // Best first; what is not listed cannot run here.
 const Isa* available() {
-  static Isa found[4] = {};
+  static Isa found[5] = {};
   static const bool once = [] {
     Isa* next = found;
     const bool v4 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                     __builtin_cpu_supports("avx512vl");
-    if (v4 && __builtin_cpu_supports("avx512bf16")) *next++ = {"v4_bf16", &dp::v4_bf16::kernels};
+    const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16");
+    if (bf16 && __builtin_cpu_supports("amx-bf16") && tiles_granted()) *next++ = {"v4_amx", &dp::v4_amx::kernels};
+    if (bf16) *next++ = {"v4_bf16", &dp::v4_bf16::kernels};
     if (v4) *next++ = {"v4", &dp::v4::kernels};
     *next = {"v3", &dp::v3::kernels};
     return true;

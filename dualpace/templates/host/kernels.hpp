@@ -27,5 +27,8 @@ extern const Kernels kernels;
 namespace v4_bf16 {
 extern const Kernels kernels;
 }
+namespace v4_amx {
+extern const Kernels kernels;
+}
 
 }  // namespace dp
