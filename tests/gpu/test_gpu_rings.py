@@ -15,7 +15,7 @@ from dualpace.plan import abi
 from dualpace.plan.structs import Finish
 from tests.rdma.copies import transport
 
-from .test_engine import VOCABULARY, check_at_rest, check_greedy, serve, served, store  # noqa: F401
+from .test_engine import VOCABULARY, check_at_rest, check_greedy, serve, served  # noqa: F401
 
 pytestmark = [pytest.mark.gpu, pytest.mark.parametrize("served", [("llama", "fp32")], indirect=True, ids="-".join)]
 
