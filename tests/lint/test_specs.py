@@ -16,10 +16,11 @@ EXAMPLES = sorted(SPECS.glob("*.yaml"))
 SCHEMA = SPECS / "dualpace.schema.json"
 
 
-def test_the_six_deployments_are_there() -> None:
+def test_the_seven_deployments_are_there() -> None:
     assert [path.stem for path in EXAMPLES] == [
         "llama-3.1-8b-128k-offload",
         "llama-3.1-8b-h200",
+        "llama-3.1-8b-smartnic",
         "llama-3.2-1b-rtx3060",
         "quickstart",
         "qwen2.5-7b-a100",

@@ -1,5 +1,6 @@
 """The way in: rings, shared memory and RDMA."""
 
+import re
 from collections.abc import Iterator
 
 from dualpace.diagnostic import Severity
@@ -58,6 +59,9 @@ def device_form(context: LintContext) -> Iterator[Finding]:
     elif "/" in name:
         help_ = "write a name that `ibv_devices` lists, such as mlx5_0"
         yield Finding(("nic", "device"), f"nic.device is {name}, a path", help_)
+    elif not re.fullmatch(r"[\w.-]+", name):
+        help_ = "write a name that `ibv_devices` lists, such as mlx5_0"
+        yield Finding(("nic", "device"), f"nic.device is {name}, which no device is called", help_)
 
 
 def few_slots(context: LintContext) -> Iterator[Finding]:
