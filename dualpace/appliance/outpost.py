@@ -6,18 +6,23 @@ What it serves the gate tells it, and it brings its own copy of the rings.
 """
 
 import argparse
+import logging
 import sys
 import time
-from pathlib import Path
+from collections.abc import Callable
+from typing import TypeVar
 
 from dualpace.appliance.log import log_to
 from dualpace.appliance.server import arguments_of, complaining, run
 from dualpace.engine.link import Port
-from dualpace.engine.ring import RingError
+from dualpace.engine.ring import FrontendRing, RingError
 from dualpace.plan.nic_key import read_key
 from dualpace.run_folder import RunFolder
 
 _RETRY_S = 2.0
+Answer = TypeVar("Answer")
+
+logger = logging.getLogger(__name__)
 
 
 def main() -> int:
@@ -48,26 +53,52 @@ def _serve(arguments: argparse.Namespace) -> None:
         raise RingError(f"--connect {arguments.connect}: write HOST:PORT, as the engine's log has it")
     key = read_key(arguments.key_file)
     # Only now: verbs may not be there.
-    from dualpace.engine.uplink import UnreachableError, Uplink
+    from dualpace.engine.uplink import LaterError, Uplink
+
+    def until_there(ask: Callable[[], Answer]) -> Answer:
+        said = ""
+        while True:
+            try:
+                return ask()
+            except LaterError as error:
+                if str(error) != said:
+                    said = str(error)
+                    sys.stderr.write(f"dualpace: {said}; trying on\n")
+                    sys.stderr.flush()
+                time.sleep(_RETRY_S)
 
     device = Port(arguments.device, arguments.device_port, arguments.gid_index)
     folder = RunFolder()
     try:
         uplink = Uplink(host.strip("[]"), int(port), key, arguments.ca, device, folder.path, arguments.ring)
-        said = ""
-        while True:
-            try:
-                uplink.fetch()
-                break
-            except UnreachableError as error:
-                if str(error) != said:
-                    said = str(error)
-                    sys.stderr.write(f"dualpace: {said}; trying on\n")
-                time.sleep(_RETRY_S)
-        beside: Path = folder.path / "rings"
-        run(arguments, uplink.bundle, uplink.claim, beside, 0, traffic=uplink.traffic)
+        until_there(uplink.fetch)
+        claims = _Claims(uplink.claim, until_there(uplink.claim))
+        run(arguments, uplink.bundle, claims, folder.path / "rings", 0, traffic=uplink.traffic)
     finally:
         folder.close()
+
+
+class _Claims:
+    """Makes rings of which the `first` is there; why another cannot be had is said once, not at each attempt."""
+
+    def __init__(self, claim: Callable[[], FrontendRing], first: FrontendRing) -> None:
+        self._claim = claim
+        self._first: FrontendRing | None = first
+        self._said = ""
+
+    def __call__(self) -> FrontendRing:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        try:
+            found = self._claim()
+        except RingError as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                logger.warning("no ring: %s", error)
+            raise
+        self._said = ""
+        return found
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ class Gate:
                     self._admit(connection, host)
                 except RefusedError as refusal:
                     self._note("refused", host, str(refusal))
-                    send(connection, Refused(reason=str(refusal)))
+                    send(connection, Refused(reason=str(refusal), later=refusal.later))
         except (OSError, GreetingError, LinkError) as error:
             self._note("greeting", host, str(error))
         finally:
@@ -177,7 +177,8 @@ class Gate:
                 return
         if wanted is not None and wanted >= rings:
             raise RefusedError(f"ring {wanted}: there are {rings}, numbered from 0; raise nic.rings")
-        raise RefusedError("every ring is in use; raise nic.rings" if wanted is None else f"ring {wanted} is in use")
+        used = "every ring is in use; raise nic.rings" if wanted is None else f"ring {wanted} is in use"
+        raise RefusedError(used, later=True)
 
     def _attached(self, endpoint: Endpoint, attach: Attach, ring: int) -> Attached:
         """The ring's memory lent to its frontend, and the engine's status to be read."""

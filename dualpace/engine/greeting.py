@@ -32,7 +32,11 @@ class GreetingError(Exception):
 
 
 class RefusedError(GreetingError):
-    """What the gate refused, in its words."""
+    """What the gate refuses, in its words; `later` it may not."""
+
+    def __init__(self, reason: str, *, later: bool = False) -> None:
+        super().__init__(reason)
+        self.later = later
 
 
 class Hello(Frozen):
@@ -70,9 +74,10 @@ class Attached(Frozen):
 
 
 class Refused(Frozen):
-    """Why, in one line."""
+    """Why, in one line, and whether it is worth asking again."""
 
     reason: str
+    later: bool = False
 
 
 Message = Hello | Welcome | Attach | Attached | Refused
@@ -94,7 +99,8 @@ def receive(connection: socket.socket, expected: type[Expected]) -> Expected:
     try:
         said = json.loads(text)
         if isinstance(said, dict) and list(said) == [Refused.__name__]:
-            raise RefusedError(Refused.model_validate(said[Refused.__name__]).reason)
+            refused = Refused.model_validate(said[Refused.__name__])
+            raise RefusedError(refused.reason, later=refused.later)
         return expected.model_validate(said[expected.__name__])
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise GreetingError(

@@ -33,8 +33,8 @@ from dualpace.plan.manifest import HOST_RING, MANIFEST, Manifest
 _MOST_BYTES = 1 << 30
 
 
-class UnreachableError(RingError):
-    """An engine that is not there, or not yet."""
+class LaterError(RingError):
+    """An engine that is not there yet, or whose rings others have."""
 
 
 class Uplink:
@@ -60,7 +60,7 @@ class Uplink:
         return self._folder / "bundle"
 
     def fetch(self) -> Manifest:
-        """Bring the bundle. Raises RingError, UnreachableError where nobody answers."""
+        """Bring the bundle. Raises RingError, LaterError for what may pass."""
         connection, welcome = self._greet("")
         with connection:
             if sum(welcome.files.values()) > _MOST_BYTES:
@@ -71,7 +71,7 @@ class Uplink:
                 for name, size in welcome.files.items():
                     self._place(name).write_bytes(receive_bytes(connection, size))
             except (OSError, GreetingError) as error:
-                raise UnreachableError(self._about(error)) from error
+                raise LaterError(self._about(error)) from error
         self._manifest = Manifest.model_validate_json((self.bundle / MANIFEST).read_bytes())
         return self._manifest
 
@@ -83,7 +83,7 @@ class Uplink:
         return path
 
     def claim(self) -> FrontendRing:
-        """A ring of the engine, in an epoch of its own. Raises RingError, UnreachableError where nobody answers."""
+        """A ring of the engine, in an epoch of its own. Raises RingError, LaterError for what may pass."""
         connection, welcome = self._greet(self._manifest.digest)
         with ExitStack() as held:
             held.enter_context(connection)
@@ -91,7 +91,11 @@ class Uplink:
                 raise RingError("the engine serves another bundle than before: start the frontend again")
             try:
                 ring = self._attach(connection, held)
-            except (OSError, GreetingError, LinkError, RingMemoryError) as error:
+            except RefusedError as error:
+                raise (LaterError if error.later else RingError)(self._about(error)) from error
+            except (OSError, GreetingError) as error:
+                raise LaterError(self._about(error)) from error
+            except (LinkError, RingMemoryError) as error:
                 raise RingError(self._about(error)) from error
             held.pop_all()
             return ring
@@ -112,7 +116,7 @@ class Uplink:
         try:
             plain = socket.create_connection(self._address, HANDSHAKE_S)
         except OSError as error:
-            raise UnreachableError(self._about(error)) from error
+            raise LaterError(self._about(error)) from error
         with ExitStack() as held:
             held.enter_context(plain)
             try:
@@ -126,7 +130,7 @@ class Uplink:
             except RefusedError as error:
                 raise RingError(self._about(error)) from error
             except (OSError, GreetingError) as error:
-                raise UnreachableError(self._about(error)) from error
+                raise LaterError(self._about(error)) from error
             held.pop_all()
             return connection, welcome
 

@@ -13,7 +13,7 @@ import pytest
 from dualpace.engine.link import Port
 from dualpace.engine.remote import _TORN_S
 from dualpace.engine.ring import Finish, RingError, SamplingParams
-from dualpace.engine.uplink import UnreachableError
+from dualpace.engine.uplink import LaterError
 from dualpace.plan import abi
 from dualpace.plan.structs import RecordType
 from tests.scheduler.plans import TIGHT
@@ -181,7 +181,7 @@ def test_an_engine_that_goes(toy):
     toy.gate.close()
     assert ends(toy.rings[0]) == [Finish.ENGINE_GONE]
     assert toy.rings[0].uplink.traffic.faults["closed"] == 1
-    with pytest.raises(UnreachableError):
+    with pytest.raises(LaterError):
         toy.rings[0].uplink.claim()
     toy.gate.close = lambda: None
 
@@ -255,6 +255,16 @@ def test_who_cannot_come_in_is_told_why(toy, changes, words):
 
     with pytest.raises(RingError, match=words):
         come_in()
+
+
+def test_a_ring_that_is_in_use_may_be_free_later(toy):
+    uplink = toy.uplink()
+    uplink.fetch()
+    with pytest.raises(LaterError, match=r"every ring is in use; raise nic.rings"):
+        uplink.claim()
+    toy.rings[0].close()
+    wait_for(lambda: any("ring 0 is free again" in line for line in toy.said))
+    uplink.claim().close()
 
 
 def test_another_layout_is_refused(toy, monkeypatch):
