@@ -45,13 +45,13 @@ def refusal() -> str | None:
 
 
 class GpuRings:
-    """The ring memory in the current GPU, with the header and the epoch of `memory`; `dma_buf` is a descriptor of it.
+    """The ring memory in the current GPU, with the header and the epoch of `memory`.
 
     Its reads and writes go by a stream of their own and wait for no kernel. Any thread may ask for them.
     """
 
     def __init__(self, memory: RingMemory, plan: Plan) -> None:
-        """Allocate and export. Raises DeviceError."""
+        """Allocate. Raises DeviceError."""
         self._memory = memory
         self._layout = abi.view("RingMemory", plan)
         self._rings = plan.rings.rings
@@ -60,28 +60,35 @@ class GpuRings:
         self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         self.size = -(-memory.size // _GRAIN) * _GRAIN
         self.address = int(check(driver.cuMemAlloc(self.size)))
+        self._dma_buf = -1
         try:
             # No copy of this memory is left under way when the call for it returns: an adapter works beside them.
             sync = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
             check(driver.cuPointerSetAttribute(True, sync, self.address))
             check(driver.cuMemsetD8(self.address, 0, self.size))
             self.write(0, ctypes.string_at(memory.address, self._layout.rings.offset))
-            kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
-            self.dma_buf = int(check(driver.cuMemGetHandleForAddressRange(self.address, self.size, kind, 0)))
         except BaseException:
             driver.cuMemFree(self.address)
             raise
 
     def close(self) -> None:
         """Free it; nobody reads or writes there any more."""
-        os.close(self.dma_buf)
+        if self._dma_buf >= 0:
+            os.close(self._dma_buf)
         # Not checked: once a kernel has failed every call fails, and says less than the first that did.
         driver.cuMemFree(self.address)
         driver.cuStreamDestroy(self._stream)
 
     def lend(self, endpoint: "Endpoint", offset: int, size: int, *, writable: bool = False) -> "Region":
-        """Let the peer of `endpoint` read a part of it, or write too. Raises LinkError."""
-        return endpoint.lend(offset, size, writable=writable, fd=self.dma_buf)
+        """Let the peer of `endpoint` read a part of it, or write too. Raises LinkError, or DeviceError at first."""
+        return endpoint.lend(offset, size, writable=writable, fd=self.dma_buf())
+
+    def dma_buf(self) -> int:
+        """A descriptor of all of it for other devices' drivers, the same each time. Raises DeviceError."""
+        if self._dma_buf < 0:
+            kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+            self._dma_buf = int(check(driver.cuMemGetHandleForAddressRange(self.address, self.size, kind, 0)))
+        return self._dma_buf
 
     def read(self, offset: int, size: int) -> bytes:
         """What is there now. Raises DeviceError."""
