@@ -60,11 +60,11 @@ def serve(bundle: Path, manifest: Manifest, rings: Path, drive: Driver, stopped:
 
 @contextmanager
 def placed(memory: RingMemory, plan: Plan, say: Say) -> Iterator[tuple[ctypes.c_void_p, GpuRings | None]]:
-    """The rings as the GPU sees them, until the block ends: in its own memory where an adapter can be let at it.
+    """The rings as the GPU sees them, until the block ends: the pages of `memory`, or its own where the plan has them.
 
-    Else, and where frontends are of this host, they are the pages of `memory`.
+    These are given up, and it is said why, where no adapter can be let at them.
     """
-    rings = _lendable(memory, plan, say) if plan.nic else None
+    rings = _lendable(memory, plan, say) if plan.nic and plan.nic.memory == "gpu" else None
     if rings is None:
         with mapped(memory.address, memory.size) as address:
             yield address, None

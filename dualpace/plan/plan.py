@@ -199,11 +199,15 @@ class Rings(Frozen):
 
 
 class Nic(Frozen):
-    """The engine's port of an RDMA device, and the gate at which frontends of other hosts ask to be let in."""
+    """The engine's port of an RDMA device, and the gate at which frontends of other hosts ask to be let in.
+
+    With `memory` gpu the rings are in the GPU's, if NIC and GPU can do that.
+    """
 
     device: str
     port: int
     gid_index: int
+    memory: Literal["host", "gpu"]
     gate_host: str
     gate_port: int
     tls_certificate: str

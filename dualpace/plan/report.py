@@ -110,7 +110,7 @@ def _rings(plan: Plan) -> Iterator[tuple[str, ...]]:
     remedy = f"; a container needs --shm-size {-(-rings.bytes // 2**20)}m" if rings.bytes > SHM_DEFAULT else ""
     yield "memory", size_text(rings.bytes) + remedy
     if plan.nic:
-        where = "pinned host memory" if plan.target.kind == "cpu" else "GPU memory, or pinned host memory if need be"
+        where = "pinned host memory" if plan.nic.memory == "host" else "GPU memory, or pinned host memory if need be"
         yield "gate", f"{plan.nic.gate_host}:{plan.nic.gate_port}, {plan.nic.device} at {where}"
 
 

@@ -68,7 +68,7 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
         pages=capacity.pages,
         schedule=capacity.schedule,
         rings=_rings(spec.nic, capacity.schedule),
-        nic=_nic(spec.nic, base),
+        nic=_nic(spec.nic, target, base),
         offload=capacity.offload,
         target=target,
         memory=capacity.memory,
@@ -256,9 +256,11 @@ def _rings(section: NicSection, schedule: Schedule) -> Rings:
     return counts.model_copy(update={"bytes": ring_bytes(counts)})
 
 
-def _nic(section: NicSection, base: Path) -> Nic | None:
+def _nic(section: NicSection, target: Target, base: Path) -> Nic | None:
     if section.transport == "shm":
         return None
+    if section.memory == "gpu" and target.kind == "cpu":
+        raise PlanError(("nic", "memory"), "gpu is for a deployment on a GPU", "write host")
     if section.device is None:
         raise PlanError(("nic", "device"), "rdma needs a device", "name it, like mlx5_0")
     if section.gate is None:
@@ -267,6 +269,7 @@ def _nic(section: NicSection, base: Path) -> Nic | None:
         device=section.device,
         port=section.port,
         gid_index=section.gid_index,
+        memory=section.memory,
         gate_host=section.gate.host,
         gate_port=section.gate.port,
         tls_certificate=str(_absolute(base, section.gate.tls.certificate)),

@@ -209,6 +209,11 @@ class NicSection(Section):
     device: Text | None = Field(None, description="RDMA device.", examples=["mlx5_0"])
     port: Annotated[int, Field(ge=1, le=255)] = Field(1, description="Port of the device.", examples=[1])
     gid_index: Annotated[int, Field(ge=0, le=255)] = Field(3, description="Index of the GID.", examples=[3])
+    memory: Literal["host", "gpu"] = Field(
+        "host",
+        description="Where the rings are that a NIC writes: pinned host memory, or the GPU's where NIC and GPU can.",
+        examples=["host"],
+    )
     gate: GateSection | None = Field(None, description="Where frontends come in, with rdma.")
     rings: Annotated[int, Field(ge=1, le=64)] = Field(
         1, description="Frontends that share the port, each a process with a ring of its own.", examples=[1]

@@ -71,7 +71,9 @@ def test_unknown_key_gets_a_suggestion() -> None:
     assert one("attention: {page-size: 16}\n")[::2] == ("DP101", "did you mean `page_size`?")
     assert one("sheduler: {}\n")[::2] == ("DP101", "did you mean `scheduler`?")
     assert one("pagesize: 16\n")[::2] == ("DP101", "did you mean `attention.page_size`?")
-    assert one("nic: {zebra: 1}\n")[2] == "its fields are transport, device, port, gid_index, gate, rings, slots"
+    assert (
+        one("nic: {zebra: 1}\n")[2] == "its fields are transport, device, port, gid_index, memory, gate, rings, slots"
+    )
 
 
 def test_key_at_the_wrong_level_is_sent_home() -> None:
@@ -132,7 +134,7 @@ def test_yaml_1_1_booleans_are_text() -> None:
 def test_empty_section() -> None:
     assert one("nic:\n") == (
         "DP104",
-        "nic is empty: must be a mapping with transport, device, port, gid_index, gate, rings, slots",
+        "nic is empty: must be a mapping with transport, device, port, gid_index, memory, gate, rings, slots",
         "give it fields, or remove the key",
     )
 

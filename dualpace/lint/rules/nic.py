@@ -41,7 +41,7 @@ def ignored(context: LintContext) -> Iterator[Finding]:
     """Shared memory has no device and no gate."""
     nic = context.spec.nic
     if nic.transport == "shm":
-        for name in ("device", "port", "gid_index", "gate"):
+        for name in ("device", "port", "gid_index", "memory", "gate"):
             if name in nic.model_fields_set:
                 message = f"nic.{name} has no effect with transport shm"
                 yield Finding(("nic", name), message, "remove it, or set `transport: rdma`", removable=True)

@@ -118,7 +118,7 @@ class RemoteToy(Toy):
 def with_gate(plan):
     files = {"tls_certificate": prepared.CERTIFICATE, "tls_key": prepared.CERTIFICATE_KEY, "key_file": prepared.KEY}
     paths = {name: str(PREPARED / file) for name, file in files.items()}
-    nic = Nic(device="rxe0", port=1, gid_index=1, gate_host="127.0.0.1", gate_port=0, **paths)
+    nic = Nic(device="rxe0", port=1, gid_index=1, memory="host", gate_host="127.0.0.1", gate_port=0, **paths)
     return plan.model_copy(update={"nic": nic})
 
 
