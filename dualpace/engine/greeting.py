@@ -13,9 +13,9 @@ import json
 import socket
 import struct
 import time
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from dualpace.engine.link import Peer, Region
 from dualpace.frozen import Frozen
@@ -60,7 +60,7 @@ class Attach(Frozen):
     """`layout` is the hash of what the frontend's library reads and writes; without a `ring` any will do."""
 
     layout: str
-    ring: int | None
+    ring: Annotated[int, Field(ge=0)] | None
     peer: Peer
 
 

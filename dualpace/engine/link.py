@@ -1,6 +1,8 @@
 """The words of a connection for one-sided operations, whatever makes it."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from dualpace.frozen import Frozen
 
@@ -26,19 +28,19 @@ class Port(NamedTuple):
 class Peer(Frozen):
     """One end of a connection, as the other has to know it; `mtu` is the verbs' code of it, `reads` at once."""
 
-    gid: str
-    qpn: int
-    psn: int
-    mtu: int
-    reads: int
+    gid: Annotated[str, Field(pattern=r"^([0-9a-f]{4}:){7}[0-9a-f]{4}$")]
+    qpn: Annotated[int, Field(ge=0, lt=1 << 24)]
+    psn: Annotated[int, Field(ge=0, lt=1 << 24)]
+    mtu: Annotated[int, Field(ge=1, le=5)]
+    reads: Annotated[int, Field(ge=0, le=255)]
 
 
 class Region(Frozen):
     """Memory of a peer that may be read, or written too."""
 
-    address: int
-    size: int
-    rkey: int
+    address: Annotated[int, Field(ge=0, lt=1 << 64)]
+    size: Annotated[int, Field(ge=0, lt=1 << 64)]
+    rkey: Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 class Span(NamedTuple):

@@ -11,7 +11,7 @@ from dualpace.engine import greeting
 from dualpace.engine.greeting import Attach, GreetingError, Hello, Refused, RefusedError, Welcome, receive, send
 from dualpace.engine.link import Peer
 
-PEER = Peer(gid="::1", qpn=1, psn=2, mtu=3, reads=4)
+PEER = Peer(gid=":".join(8 * ["00ff"]), qpn=1, psn=2, mtu=3, reads=4)
 
 
 @pytest.fixture
@@ -34,6 +34,23 @@ def test_a_message_arrives_as_it_was_sent(ends, message):
     ours, theirs = ends
     send(theirs, message)
     assert receive(ours, type(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("gid", "::1"), ("qpn", -1), ("qpn", 1 << 24), ("psn", 1 << 24), ("mtu", 0), ("reads", 256)]
+)
+def test_an_end_that_no_adapter_has_is_no_message(ends, field, value):
+    ours, theirs = ends
+    send(theirs, Attach(layout="l", ring=0, peer=PEER.model_copy(update={field: value})))
+    with pytest.raises(GreetingError, match="not the Attach"):
+        receive(ours, Attach)
+
+
+def test_a_ring_has_no_negative_number(ends):
+    ours, theirs = ends
+    send(theirs, Attach(layout="l", ring=0, peer=PEER).model_copy(update={"ring": -1}))
+    with pytest.raises(GreetingError, match="not the Attach"):
+        receive(ours, Attach)
 
 
 def test_a_refusal_says_why(ends):

@@ -9,7 +9,7 @@ from dualpace.engine.remote import Connection, RdmaTransport
 from dualpace.engine.traffic import Traffic
 from dualpace.plan import abi
 
-PEER = Peer(gid="", qpn=0, psn=0, mtu=0, reads=0)
+PEER = Peer(gid=":".join(8 * ["0000"]), qpn=0, psn=0, mtu=1, reads=0)
 
 
 class Endpoint:
