@@ -7,6 +7,8 @@ What it serves the gate tells it, and it brings its own copy of the rings.
 
 import argparse
 import logging
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from typing import TypeVar
 from dualpace.appliance.log import log_to
 from dualpace.appliance.server import arguments_of, complaining, run
 from dualpace.engine.link import Port
-from dualpace.engine.ring import FrontendRing, RingError
+from dualpace.engine.ring import FrontendRing, ReplacedError, RingError
 from dualpace.plan.nic_key import read_key
 from dualpace.run_folder import RunFolder
 
@@ -26,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """Serve what the engine at `--connect` does until told to stop; 0 drained, 2 could not start."""
+    """Serve what the engine at `--connect` does until told to stop; 0 drained, 1 has to start again, 2 could not."""
     parser = argparse.ArgumentParser(prog="dualpace.appliance.outpost", description="A frontend of another host.")
     parser.add_argument("--connect", required=True, metavar="HOST:PORT", help="the gate of the engine's host")
     parser.add_argument("--device", required=True, help="RDMA device of this host")
@@ -39,7 +41,7 @@ def main() -> int:
     log_to(sys.stderr, {"frontend": arguments.ring or 0})
     with complaining() as status:
         try:
-            _serve(arguments)
+            status.code = _serve(arguments)
         except ImportError as error:
             raise OSError(
                 f"RDMA needs {error.name}: install python3-pyverbs or `pip install 'dualpace[rdma]'`"
@@ -47,7 +49,7 @@ def main() -> int:
     return status.code
 
 
-def _serve(arguments: argparse.Namespace) -> None:
+def _serve(arguments: argparse.Namespace) -> int:
     host, colon, port = arguments.connect.rpartition(":")
     if not (colon and port.isdecimal()):
         raise RingError(f"--connect {arguments.connect}: write HOST:PORT, as the engine's log has it")
@@ -74,6 +76,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         until_there(uplink.fetch)
         claims = _Claims(uplink.claim, until_there(uplink.claim))
         run(arguments, uplink.bundle, claims, folder.path / "rings", 0, traffic=uplink.traffic)
+        return 1 if claims.replaced else 0
     finally:
         folder.close()
 
@@ -85,6 +88,11 @@ class _Claims:
         self._claim = claim
         self._first: FrontendRing | None = first
         self._said = ""
+        self.replaced = False
+
+    @staticmethod
+    def _none() -> FrontendRing:
+        raise RingError("the frontend ends")
 
     def __call__(self) -> FrontendRing:
         if self._first is not None:
@@ -92,6 +100,13 @@ class _Claims:
             return first
         try:
             found = self._claim()
+        except ReplacedError as error:
+            # Drained, and started again by whoever started it.
+            logger.error("%s", error)
+            self.replaced = True
+            os.kill(os.getpid(), signal.SIGTERM)
+            self._claim = self._none
+            raise
         except RingError as error:
             if str(error) != self._said:
                 self._said = str(error)

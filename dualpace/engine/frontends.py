@@ -21,7 +21,7 @@ def serving_frontends(
 
     With `gpu` the rings are there, and `memory` has their locks. Raises BundleError for a gate that cannot be opened.
     """
-    with ending_dead_claims(bundle / HOST_RING, memory, gpu.end_dead if gpu else None) as claims:
+    with ending_dead_claims(bundle / HOST_RING, memory, gpu.turn_over if gpu else None) as claims:
         if manifest.plan.nic is None:
             yield
             return

@@ -8,12 +8,14 @@ written, and what the frontend left is ended.
 """
 
 import hmac
+import math
 import os
 import platform
 import select
 import socket
 import ssl
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,7 +25,6 @@ from typing import Protocol
 from dualpace.address import bound
 from dualpace.engine.claims import Claims
 from dualpace.engine.greeting import (
-    HANDSHAKE_S,
     PROTOCOL,
     Attach,
     Attached,
@@ -35,6 +36,7 @@ from dualpace.engine.greeting import (
     keep_alive,
     receive,
     send,
+    send_bytes,
 )
 from dualpace.engine.link import LinkError, Port, Region
 from dualpace.engine.verbs import Endpoint
@@ -45,7 +47,10 @@ from dualpace.plan.plan import Nic
 
 # How often a connection is looked at whose peer says nothing, which is all of them.
 _WATCH_S = 1.0
-_BEYOND_RINGS = 8  # greetings at once, of frontends that may have to be refused
+# Who has not shown the key yet has this long for TLS, and again for the key; of more than so many the oldest goes.
+_STRANGER_S, _STRANGERS = 3.0, 32
+_PAUSE_S = 1.0
+_STRANGE = ("greeting", "failed", "accept", "refused")
 
 
 class Lender(Protocol):
@@ -56,7 +61,7 @@ class Lender(Protocol):
 
 
 class Gate:
-    """A listening socket, a thread that accepts and one for each frontend."""
+    """A listening socket, a thread that accepts, and one for each connection."""
 
     def __init__(
         self, bundle: Path, manifest: Manifest, nic: Nic, memory: Lender, claims: Claims, say: Callable[[str], None]
@@ -68,9 +73,12 @@ class Gate:
         self._key = read_key(nic.key_file)
         self._tls = _tls(nic)
         self._ends: Counter[str] = Counter()
-        self._places = threading.BoundedSemaphore(manifest.plan.rings.rings + _BEYOND_RINGS)
-        self._threads: set[threading.Thread] = set()
-        self._closed, self._wake = os.pipe2(os.O_CLOEXEC)
+        self._said: dict[str, float] = {}
+        self._lock = threading.Lock()
+        # By thread, the oldest first. Strangers have not shown the key yet.
+        self._connections: dict[threading.Thread, socket.socket] = {}
+        self._strangers: dict[threading.Thread, None] = {}
+        self._stopping = False
         try:
             Endpoint(self._port).close()  # says now what is wrong with the device
             self._listener = bound(nic.gate_host, nic.gate_port)
@@ -78,38 +86,57 @@ class Gate:
             raise HardwareError(
                 f"frontends cannot come in at {nic.gate_host}:{nic.gate_port} through {nic.device}: {error}"
             ) from error
+        self._closed, self._wake = os.pipe2(os.O_CLOEXEC)
         self._listener.listen()
         self.address = self._listener.getsockname()[:2]
         say(f"frontends come in at {self.address[0]}:{self.address[1]}, through {nic.device}")
-        self._start(self._accept)
+        self._acceptor = threading.Thread(target=self._accept, name="gate", daemon=True)
+        self._acceptor.start()
 
     def close(self) -> None:
-        """End all connections, and what their frontends left."""
+        """End all connections, and what their frontends left. Nobody's silence holds it up."""
         os.close(self._wake)
-        for thread in tuple(self._threads):
+        self._acceptor.join()
+        with self._lock:
+            self._stopping = True
+            left = dict(self._connections)
+        for connection in left.values():
+            _shut(connection)
+        for thread in left:
             thread.join()
         self._listener.close()
         os.close(self._closed)
 
-    def _start(self, target: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, name="gate", daemon=True)
-        self._threads.add(thread)
-        thread.start()
-
     def _accept(self) -> None:
         while self._closed not in _readable(self._listener, self._closed):
-            connection, (host, *_) = self._listener.accept()
-            if self._places.acquire(blocking=False):
-                self._start(self._serve, connection, host)
-            else:
-                connection.close()
+            try:
+                connection, (host, *_) = self._listener.accept()
+            except OSError as error:  # of one connection, or for want of descriptors, which passes
+                self._note("accept", "?", str(error))
+                _readable(self._closed, timeout_s=_PAUSE_S)
+                continue
+            thread = threading.Thread(target=self._serve, args=(connection, host), name="gate", daemon=True)
+            with self._lock:
+                self._connections[thread] = connection
+                self._strangers[thread] = None
+                if len(self._strangers) > _STRANGERS:
+                    oldest = next(iter(self._strangers))
+                    del self._strangers[oldest]
+                    _shut(self._connections[oldest])
+            thread.start()
 
     def _serve(self, plain: socket.socket, host: str) -> None:
         """Greet a frontend and keep its connection until it ends."""
+        me = threading.current_thread()
         try:
-            plain.settimeout(HANDSHAKE_S)
+            plain.settimeout(_STRANGER_S)
             keep_alive(plain)
-            with self._tls.wrap_socket(plain, server_side=True) as connection:
+            with self._tls.wrap_socket(plain, server_side=True, do_handshake_on_connect=False) as connection:
+                with self._lock:
+                    self._connections[me] = connection
+                    if self._stopping:
+                        return
+                connection.do_handshake()
                 try:
                     self._admit(connection, host)
                 except RefusedError as refusal:
@@ -117,19 +144,24 @@ class Gate:
                     send(connection, Refused(reason=str(refusal), later=refusal.later))
         except (OSError, GreetingError, LinkError) as error:
             self._note("greeting", host, str(error))
+        except Exception as error:  # whatever a stranger says, it is counted and the gate stays
+            self._note("failed", host, f"{type(error).__name__}: {error}")
         finally:
             plain.close()
-            self._places.release()
-            self._threads.discard(threading.current_thread())
+            with self._lock:
+                self._connections.pop(me, None)
+                self._strangers.pop(me, None)
 
     def _admit(self, connection: ssl.SSLSocket, host: str) -> None:
-        hello = receive(connection, Hello)
+        hello = receive(connection, Hello, _STRANGER_S)
         library = self._checked(hello)
+        with self._lock:
+            self._strangers.pop(threading.current_thread(), None)
         files = {} if hello.digest == self._manifest.digest else self._files(library)
         sizes = {name: len(content) for name, content in files.items()}
         send(connection, Welcome(digest=self._manifest.digest, layout=self._manifest.layout, files=sizes))
         for content in files.values():
-            connection.sendall(content)
+            send_bytes(connection, content)
         try:
             attach = receive(connection, Attach)
         except GreetingError:
@@ -172,8 +204,7 @@ class Gate:
                 try:
                     yield ring
                 finally:
-                    os.close(lock)
-                    self._claims.end_dead()
+                    self._claims.let_go(ring, lock)
                 return
         if wanted is not None and wanted >= rings:
             raise RefusedError(f"ring {wanted}: there are {rings}, numbered from 0; raise nic.rings")
@@ -198,22 +229,30 @@ class Gate:
                 return "stopping"
             if connection in ready:
                 # It has nothing to say any more: a frontend that speaks is none.
-                with suppress(ssl.SSLWantReadError):
-                    try:
-                        return "talking" if connection.recv(1) else "left"
-                    except OSError:
-                        return "gone"
+                try:
+                    return "talking" if connection.recv(1) else "left"
+                except ssl.SSLWantReadError:
+                    pass
+                except OSError:
+                    return "gone"
             if not endpoint.is_sound():
                 return "beyond"
 
     def _note(self, why: str, host: str, text: str) -> None:
+        """Count it, and say it, but of what strangers do no more than a line a second."""
         self._ends[why] += 1
+        now = time.monotonic()
+        if why in _STRANGE and now - self._said.get(why, -math.inf) < _PAUSE_S:
+            return
+        self._said[why] = now
         self._say(f"frontend {host}: {_ENDS.get(why, why)} ({self._ends[why]} so far): {text}")
 
 
 _ENDS = {
     "refused": "refused",
     "greeting": "not let in",
+    "failed": "not let in, which nobody had foreseen",
+    "accept": "not accepted",
     "left": "has left",
     "gone": "lost",
     "talking": "cut off for what it said",
@@ -223,8 +262,18 @@ _ENDS = {
 
 
 def _readable(*files: socket.socket | int, timeout_s: float | None = None) -> list[socket.socket | int]:
-    ready, _, _ = select.select(files, [], [], timeout_s)
-    return ready
+    """Those of `files` that can be read, or are at their end; of any number, which select() could not say."""
+    poll = select.poll()
+    numbers = {file if isinstance(file, int) else file.fileno(): file for file in files}
+    for number in numbers:
+        poll.register(number, select.POLLIN)
+    return [numbers[number] for number, _ in poll.poll(None if timeout_s is None else 1e3 * timeout_s)]
+
+
+def _shut(connection: socket.socket) -> None:
+    """End a connection under the thread that uses it; not as TLS would, which that thread is in."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 @contextmanager

@@ -107,22 +107,12 @@ class GpuRings:
             check(copy(to, source, size, self._stream))
             check(driver.cuStreamSynchronize(self._stream))
 
-    def end_dead(self, is_held: Callable[[int], bool]) -> None:
-        """End the claims of rings that nobody holds, as `Claims.end_dead` does for memory of the host.
-
-        Nobody claims a ring here but through the gate of this process, so between read and write nobody else does.
-        """
-        ring = self._layout.from_address(self._memory.address).rings[0]
-        place = type(ring).control.offset + type(ring.control).epoch.offset
-        with suppress(DeviceError):  # whoever watches the device says so
-            self._end_dead(ctypes.sizeof(ring), place, is_held)
-
-    def _end_dead(self, each: int, place: int, is_held: Callable[[int], bool]) -> None:
-        for r in range(self._rings):
-            at = self._layout.rings.offset + r * each + place
-            epoch = int.from_bytes(self.read(at, 4), "little")
-            if epoch % 2 == 1 and not is_held(r):
-                self.write(at, ((epoch + 1) % 2**32).to_bytes(4, "little"))
+    def turn_over(self, ring: int, epoch: int) -> None:
+        """What the ring library's function of this name does in memory of the host. Raises DeviceError."""
+        each = self._layout.rings.size // self._rings
+        begin = self._layout.rings.offset + ring * each
+        self.write(begin, epoch.to_bytes(4, "little"))
+        self.write(begin + 4, bytes(each - 4))
 
     def show_status(self) -> None:
         """Copy the engine's status to the host's file. Raises DeviceError."""

@@ -15,14 +15,16 @@ import struct
 import time
 from typing import Annotated, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from dualpace.engine.link import Peer, Region
 from dualpace.frozen import Frozen
 
 PROTOCOL = 1
 _MOST_BYTES = 1 << 16
+_PIECE = 1 << 20
 _LENGTH = struct.Struct("!I")
+_PRINTED = r"^[!-~]*$"
 # How long a peer may be silent where it has to speak, and may take for a message.
 HANDSHAKE_S = 10.0
 
@@ -43,9 +45,9 @@ class Hello(Frozen):
     """`digest` is that of the bundle whose files the frontend has; "": none."""
 
     protocol: int
-    key: str
-    machine: str
-    digest: str
+    key: Annotated[str, Field(max_length=4096, pattern=_PRINTED)]
+    machine: Annotated[str, Field(max_length=64, pattern=_PRINTED)]
+    digest: Annotated[str, Field(max_length=128, pattern=_PRINTED)]
 
 
 class Welcome(Frozen):
@@ -59,7 +61,7 @@ class Welcome(Frozen):
 class Attach(Frozen):
     """`layout` is the hash of what the frontend's library reads and writes; without a `ring` any will do."""
 
-    layout: str
+    layout: Annotated[str, Field(max_length=64, pattern=_PRINTED)]
     ring: Annotated[int, Field(ge=0)] | None
     peer: Peer
 
@@ -87,31 +89,39 @@ Expected = TypeVar("Expected", bound=Frozen)
 def send(connection: socket.socket, message: Message) -> None:
     """Send a message. Raises OSError."""
     text = json.dumps({type(message).__name__: message.model_dump()}).encode()
-    connection.sendall(_LENGTH.pack(len(text)) + text)
+    send_bytes(connection, _LENGTH.pack(len(text)) + text)
 
 
-def receive(connection: socket.socket, expected: type[Expected]) -> Expected:
+def send_bytes(connection: socket.socket, content: bytes) -> None:
+    """Send, to a peer that takes 1 MB a second at the least. Raises OSError."""
+    for begin in range(0, len(content), _PIECE):
+        connection.settimeout(HANDSHAKE_S + _PIECE / 1e6)
+        connection.sendall(content[begin : begin + _PIECE])
+
+
+def receive(connection: socket.socket, expected: type[Expected], within_s: float = HANDSHAKE_S) -> Expected:
     """The message that comes next. Raises RefusedError, GreetingError or OSError."""
-    (length,) = _LENGTH.unpack(receive_bytes(connection, _LENGTH.size))
+    end = time.monotonic() + within_s
+    (length,) = _LENGTH.unpack(receive_bytes(connection, _LENGTH.size, within_s))
     if length > _MOST_BYTES:
         raise GreetingError(f"a message of {length} bytes; this is no DualPace peer")
-    text = receive_bytes(connection, length)
+    text = receive_bytes(connection, length, end - time.monotonic())
     try:
         said = json.loads(text)
         if isinstance(said, dict) and list(said) == [Refused.__name__]:
             refused = Refused.model_validate(said[Refused.__name__])
             raise RefusedError(refused.reason, later=refused.later)
         return expected.model_validate(said[expected.__name__])
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise GreetingError(
             f"not the {expected.__name__} of protocol {PROTOCOL}; use one version at both ends"
         ) from error
 
 
-def receive_bytes(connection: socket.socket, count: int) -> bytes:
+def receive_bytes(connection: socket.socket, count: int, within_s: float = HANDSHAKE_S) -> bytes:
     """So many bytes, at 1 MB a second at the least. Raises GreetingError if the peer closes before, or OSError."""
     parts: list[bytes] = []
-    end = time.monotonic() + HANDSHAKE_S + count / 1e6
+    end = time.monotonic() + within_s + count / 1e6
     while count:
         # Not for each part anew: a peer that sends byte by byte would hold its place for ever.
         connection.settimeout(max(end - time.monotonic(), 1e-3))

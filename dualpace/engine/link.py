@@ -10,7 +10,7 @@ INLINE = 64
 
 
 class LinkError(Exception):
-    """A device that cannot be used or a connection that has failed; `kind` is one of `traffic.FAULTS`."""
+    """A connection that has failed, `kind` being one of `traffic.FAULTS`; or, of kind device, none that can be made."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

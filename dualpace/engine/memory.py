@@ -36,9 +36,13 @@ class RingMemoryError(Exception):
 class RingMemory:
     """The mapping, zeroed apart from its header. `address` is where it lies in this process, `file` its descriptor."""
 
-    def __init__(self, path: Path, plan: Plan) -> None:
-        """Make the file at `path`, replacing what an engine that is gone left there. Raises RingMemoryError."""
+    def __init__(self, path: Path, plan: Plan, *, reserved: bool = True) -> None:
+        """Make the file at `path`, replacing what an engine that is gone left there. Raises RingMemoryError.
+
+        Unless it is `reserved`, it takes memory where it is written alone.
+        """
         self.path = path
+        self._reserved = reserved
         self.size = abi.ring_bytes(plan.rings)
         with _left_behind(path) as epoch:
             self._make(path, plan, epoch)
@@ -54,7 +58,7 @@ class RingMemory:
         temporary = Path(name)
         try:
             # Reserved now, so that a store cannot fail later for want of room.
-            os.posix_fallocate(self.file, 0, self.size)
+            (os.posix_fallocate(self.file, 0, self.size) if self._reserved else os.ftruncate(self.file, self.size))
             self._lock()
             self._map = mmap.mmap(self.file, self.size)
             self._whole = (ctypes.c_char * self.size).from_buffer(self._map)
@@ -118,12 +122,6 @@ def ring_byte(ring: int) -> int:
 def write_lock(byte: int) -> bytes:
     """A `struct flock` for one byte, for F_OFD_SETLK."""
     return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
-
-
-def is_unlocked(answer: bytes) -> bool:
-    """Whether F_OFD_GETLK found nobody's lock in the way."""
-    (kind,) = struct.unpack_from("h", answer)
-    return bool(kind == fcntl.F_UNLCK)
 
 
 @contextmanager

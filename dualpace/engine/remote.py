@@ -56,8 +56,10 @@ class Connection:
 
     def close(self) -> None:
         """End both connections."""
-        self.endpoint.close()
-        self.control.close()
+        try:
+            self.endpoint.close()
+        finally:
+            self.control.close()
 
 
 class RdmaTransport:
@@ -69,7 +71,7 @@ class RdmaTransport:
         self.ring = connection.attached.ring
         # Another each time: the last one's copy may still be read.
         self.path = folder / f"ring{self.ring}.{connection.attached.peer.qpn}.{connection.endpoint.peer.qpn}"
-        self._copy = RingMemory(self.path, plan)
+        self._copy = RingMemory(self.path, plan, reserved=False)
         traffic.connections += 1
         self._lost = False
         self._lock = threading.Lock()

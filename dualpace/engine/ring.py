@@ -29,6 +29,10 @@ class RingError(Exception):
     """A ring that cannot be claimed; the message names the file and the remedy."""
 
 
+class ReplacedError(RingError):
+    """An engine that serves another bundle than before: what the frontend knows is of the old one."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How a request is sampled and when it ends. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off.

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-FAULTS = ("closed", "unreachable", "timeout", "queue", "access", "torn", "forged", "device")
+FAULTS = ("closed", "unreachable", "timeout", "queue", "access", "torn", "forged")
 """Why connections end: the engine's process or host is gone, the queue pair has failed, what was read is no sense."""
 
 

@@ -23,7 +23,7 @@ from dualpace.engine.greeting import (
 from dualpace.engine.link import LinkError, Port
 from dualpace.engine.memory import RingMemoryError
 from dualpace.engine.remote import Connection, RdmaTransport
-from dualpace.engine.ring import FrontendRing, RingError
+from dualpace.engine.ring import FrontendRing, ReplacedError, RingError
 from dualpace.engine.traffic import Traffic
 from dualpace.engine.verbs import Endpoint
 from dualpace.plan.abi import layout_hash
@@ -72,7 +72,10 @@ class Uplink:
                     self._place(name).write_bytes(receive_bytes(connection, size))
             except (OSError, GreetingError) as error:
                 raise LaterError(self._about(error)) from error
-        self._manifest = Manifest.model_validate_json((self.bundle / MANIFEST).read_bytes())
+        try:
+            self._manifest = Manifest.model_validate_json((self.bundle / MANIFEST).read_bytes())
+        except (OSError, ValueError) as error:
+            raise RingError("the engine's bundle is of another version of dualpace: use one at both ends") from error
         return self._manifest
 
     def _place(self, name: str) -> Path:
@@ -88,7 +91,7 @@ class Uplink:
         with ExitStack() as held:
             held.enter_context(connection)
             if welcome.digest != self._manifest.digest:
-                raise RingError("the engine serves another bundle than before: start the frontend again")
+                raise ReplacedError("the engine serves another bundle than before: the frontend has to start again")
             try:
                 ring = self._attach(connection, held)
             except RefusedError as error:

@@ -4,6 +4,7 @@ Operations are posted in chains, one doorbell each, and take effect in order. On
 signalled, and only where somebody waits for it: its completion retires all before it.
 """
 
+import logging
 import random
 import threading
 import time
@@ -31,6 +32,8 @@ _DEPTH = 1024
 _READS = 16  # at once; most adapters take as many
 # 4.096 us * 2^14 is 67 ms; with the retries an adapter gives a silent peer up after half a second to four.
 _TIMEOUT, _RETRIES = 14, 7
+logger = logging.getLogger(__name__)
+
 # Whatever the adapter says: longer than that no operation is waited for.
 _PATIENCE_S = 10.0
 _SPINS = 50
@@ -179,7 +182,7 @@ class Endpoint:
         """Wait for the signalled chain of that number. Raises LinkError if it fails, or once it is `given_up`."""
         end, pause, spins = time.monotonic() + _PATIENCE_S, _SHORTEST_S, 0
         while self._retired < ticket:
-            count, completions = self._completions.poll(16)
+            count, completions = self._poll()
             for completion in completions:
                 if completion.status != enums.IBV_WC_SUCCESS:
                     raise self._failure(completion.status)
@@ -193,6 +196,13 @@ class Endpoint:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_S)
 
+    def _poll(self) -> tuple[int, list[Any]]:
+        try:
+            count, completions = self._completions.poll(16)
+        except PyverbsError as error:
+            raise LinkError("queue", f"{self._port.device}: {error}") from error
+        return int(count), completions
+
     def _failure(self, status: int) -> LinkError:
         kind, why = {
             enums.IBV_WC_RETRY_EXC_ERR: ("unreachable", "the peer does not answer"),
@@ -205,10 +215,16 @@ class Endpoint:
 
     def is_sound(self) -> bool:
         """Whether the queue pair has not failed: that of a peer that went beyond its regions has."""
-        attributes, _ = self._pair.query(enums.IBV_QP_STATE)
+        try:
+            attributes, _ = self._pair.query(enums.IBV_QP_STATE)
+        except PyverbsError:  # of a device that is gone
+            return False
         return bool(attributes.qp_state == enums.IBV_QPS_RTS)
 
     def close(self) -> None:
         """End the connection: nothing is written here or there from now on."""
         with self._lock:
-            self._close.close()
+            try:
+                self._close.close()
+            except PyverbsError as error:  # of a device that is gone
+                logger.warning("%s: %s", self._port.device, error)

@@ -180,7 +180,7 @@ class SchedulerSection(Section):
 
 
 class TlsSection(Section):
-    """TLS with files that the appliance reads when it starts, and when they change."""
+    """TLS with files that the appliance reads when it starts, and for HTTP when they change."""
 
     certificate: Text = Field(
         description="PEM file with the certificate, and those between it and the root; relative to the spec.",
@@ -194,7 +194,7 @@ class GateSection(Section):
 
     host: Text = Field("0.0.0.0", description="Address to listen on.", examples=["10.0.0.7"])
     port: Annotated[int, Field(ge=0, le=65535)] = Field(7471, description="TCP port; 0 picks one.", examples=[7471])
-    tls: TlsSection = Field(description="What frontends know the engine by.")
+    tls: TlsSection = Field(description="What frontends know the engine by; read when the engine starts.")
     key_file: Text = Field(
         description="File with the key that frontends show, one line; relative to the spec.", examples=["frontend.key"]
     )

@@ -1,5 +1,6 @@
 """What is said at the gate, and what is made of peers that say something else."""
 
+import json
 import socket
 import struct
 import threading
@@ -46,6 +47,31 @@ def test_an_end_that_no_adapter_has_is_no_message(ends, field, value):
         receive(ours, Attach)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("key", "\ud800"), ("key", "ä"), ("machine", "a\nb"), ("digest", "d" * 129)]
+)
+def test_what_cannot_be_said_in_a_line_is_no_message(ends, field, value):
+    ours, theirs = ends
+    hello = {"protocol": 1, "key": "k", "machine": "m", "digest": ""} | {field: value}
+    text = json.dumps({"Hello": hello}).encode()
+    theirs.sendall(struct.pack("!I", len(text)) + text)
+    with pytest.raises(GreetingError, match="not the Hello"):
+        receive(ours, Hello)
+
+
+def test_a_reader_that_is_slow_gets_all_of_it(ends):
+    ours, theirs = ends
+    content = bytes(3 << 20)
+    writer = threading.Thread(target=greeting.send_bytes, args=(theirs, content))
+    writer.start()
+    taken = 0
+    while taken < len(content):
+        time.sleep(0.01)
+        taken += len(ours.recv(1 << 16))
+    writer.join()
+    assert taken == len(content)
+
+
 def test_a_ring_has_no_negative_number(ends):
     ours, theirs = ends
     send(theirs, Attach(layout="l", ring=0, peer=PEER).model_copy(update={"ring": -1}))
@@ -68,6 +94,7 @@ def test_a_refusal_says_why(ends):
         (struct.pack("!I", 2) + b"\xff\xff", "not the Hello"),
         (struct.pack("!I", 13) + b'{"Hello": {}}', "not the Hello"),
         (struct.pack("!I", 13) + b'{"Attach":{}}', "not the Hello"),
+        (struct.pack("!I", 60_000) + 60_000 * b"[", "not the Hello"),
         (struct.pack("!I", 99) + b"short", "the peer has closed the connection"),
         (b"", "the peer has closed the connection"),
     ],
@@ -80,9 +107,8 @@ def test_anything_else_is_no_message(ends, said, words):
         receive(ours, Hello)
 
 
-def test_a_peer_that_dawdles_is_given_up(ends, monkeypatch):
+def test_a_peer_that_dawdles_is_given_up(ends):
     ours, theirs = ends
-    monkeypatch.setattr(greeting, "HANDSHAKE_S", 0.3)
     given_up = threading.Event()
 
     def dawdle():
@@ -95,7 +121,7 @@ def test_a_peer_that_dawdles_is_given_up(ends, monkeypatch):
     begin = time.monotonic()
     peer.start()
     with pytest.raises(TimeoutError):
-        greeting.receive_bytes(ours, 5000)
+        greeting.receive_bytes(ours, 5000, 0.3)
     given_up.set()
     peer.join()
     assert time.monotonic() - begin < 5

@@ -58,12 +58,12 @@ def test_it_begins_with_the_files_header_and_epoch_and_is_empty_beyond(rings, me
     assert not any(rings.read(begin, memory.size - begin))
 
 
-def test_a_claim_that_nobody_holds_is_ended(rings, served):  # noqa: F811
-    place = abi.view("RingMemory", served.plan).rings.offset
-    for claim, held, expected in ((7, True, 7), (7, False, 8), (8, False, 8)):
-        rings.write(place, claim.to_bytes(4, "little"))
-        rings.end_dead(lambda ring, held=held: held)
-        assert int.from_bytes(rings.read(place, 4), "little") == expected
+def test_a_ring_that_is_turned_over_has_nothing_left_but_its_new_epoch(rings, memory, served):  # noqa: F811
+    layout = abi.view("RingMemory", served.plan)
+    begin, each = layout.rings.offset, layout.rings.size // served.plan.rings.rings
+    rings.write(begin, b"\xff" * each)
+    rings.turn_over(0, 1234)
+    assert rings.read(begin, each) == (1234).to_bytes(4, "little") + bytes(each - 4)
 
 
 @pytest.mark.parametrize("driver", ["host", "device"])
@@ -76,7 +76,7 @@ def test_an_engine_serves_rings_in_its_own_memory(rings, memory, served, driver)
     on_device = {name: tensor.cuda() for name, tensor in served.weights.items()}
     address = ctypes.c_void_p(rings.address)
     engine = GpuEngine(served.plan, on_device, Cubin(*served.cubins), address, VOCABULARY, driver)
-    carried = transport(served.plan, 0, memory.path.parent, rings.read, rings.write)
+    carried = transport(served.plan, 0, memory.path.parent, rings.read, rings.write, lambda: rings.turn_over(0, 2))
     engine.start()
     frontend = FrontendRing(served.ring, carried.path, 0, carried)
     try:

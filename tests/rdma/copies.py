@@ -39,7 +39,7 @@ class Endpoint:
 
 
 class Control:
-    """The TCP connection to a gate that does what a gate does about a frontend that has left."""
+    """The TCP connection to a gate."""
 
     def __init__(self, left):
         self._left = left
@@ -51,20 +51,13 @@ class Control:
         self._left()
 
 
-def transport(plan, ring, folder, read, write):
-    """The transport of a ring, and its traffic."""
+def transport(plan, ring, folder, read, write, let_go):
+    """The transport of a ring, and its traffic; `let_go` does what a gate does about a frontend that has left."""
     layout = abi.view("RingMemory", plan)
     each = layout.rings.size // plan.rings.rings
-    begin = layout.rings.offset + ring * each
-    epoch = begin + abi.view("Ring", plan).control.offset + abi.view("RingControl", plan).epoch.offset
-
-    def end_claim():
-        claim = int.from_bytes(read(epoch, 4), "little")
-        write(epoch, (claim + claim % 2).to_bytes(4, "little"))
-
     regions = {
-        "memory": Region(address=begin, size=each, rkey=0),
+        "memory": Region(address=layout.rings.offset + ring * each, size=each, rkey=0),
         "status": Region(address=layout.status.offset, size=layout.status.size, rkey=0),
     }
-    connection = Connection(Control(end_claim), Endpoint(read, write), Attached(ring=ring, peer=PEER, **regions))
+    connection = Connection(Control(let_go), Endpoint(read, write), Attached(ring=ring, peer=PEER, **regions))
     return RdmaTransport(connection, plan, folder, Traffic())

@@ -5,10 +5,12 @@ What it writes stays in its memory, apart from one folder. Its two devices, rxe0
 virtual Ethernet interfaces, so that a link can go down between them.
 """
 
+import contextlib
 import gzip
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -93,7 +95,7 @@ def run(script: str, folder: Path, seconds: float) -> tuple[int, str]:
     shares = {"host": ("/", "readonly=on,multidevs=remap"), "shared": (str(folder), "multidevs=remap")}
     command = ["nice", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]
     command += ["-m", str(MEMORY_MIB), "-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"]
-    command += ["-kernel", str(image / f"boot/vmlinuz-{release}"), "-initrd", str(_initramfs(image, release))]
+    command += ["-kernel", str(image / f"boot/vmlinuz-{release}"), "-initrd", str(_initramfs(image, release, folder))]
     command += ["-append", "console=ttyS0 quiet panic=-1 mitigations=off"]
     for tag, (path, options) in shares.items():
         command += ["-fsdev", f"local,id={tag},path={path},security_model=none,{options}"]
@@ -116,24 +118,23 @@ def _kernel() -> Path:
             ["apt-cache", "depends", "linux-image-amd64"], capture_output=True, text=True, check=True
         )
         (package,) = (line.split()[-1] for line in policy.stdout.splitlines() if "Depends: linux-image-" in line)
-        subprocess.run(["apt-get", "download", "-q", package], cwd=CACHE, check=True)
-        (archive,) = CACHE.glob("*.deb")
-        new = CACHE / "kernel.new"
-        subprocess.run(["dpkg-deb", "-x", archive, new], check=True)
-        archive.unlink()
-        release = next((new / "lib/modules").iterdir()).name
-        subprocess.run(["depmod", "-b", new, release], env={"PATH": _path()}, check=True)
-        new.rename(kernel)
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            subprocess.run(["apt-get", "download", "-q", package], cwd=folder, check=True)
+            (archive,) = Path(folder).glob("*.deb")
+            new = Path(folder) / "kernel"
+            subprocess.run(["dpkg-deb", "-x", archive, new], check=True)
+            release = next((new / "lib/modules").iterdir()).name
+            subprocess.run(["depmod", "-b", new, release], env={"PATH": _path()}, check=True)
+            with contextlib.suppress(OSError):  # another run was faster
+                new.rename(kernel)
     return kernel
 
 
-def _initramfs(image: Path, release: str) -> Path:
+def _initramfs(image: Path, release: str, folder: Path) -> Path:
     """A root with busybox, the modules in the order in which they load, and what mounts the rest."""
-    made = CACHE / "initramfs.gz"
-    root = CACHE / "initramfs"
-    shutil.rmtree(root, ignore_errors=True)
-    for folder in ("bin", "dev", "lower", "memory", "modules", "proc", "root", "sys"):
-        (root / folder).mkdir(parents=True)
+    made, root = folder / "initramfs.gz", folder / "initramfs"
+    for name in ("bin", "dev", "lower", "memory", "modules", "proc", "root", "sys"):
+        (root / name).mkdir(parents=True)
     shutil.copy(shutil.which("busybox", path=_path()) or "", root / "bin/busybox")
     (root / "init").write_text(INIT)
     (root / "init").chmod(0o755)

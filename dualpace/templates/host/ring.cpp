@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstdarg>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -300,6 +301,17 @@ int dp_ring_engine_alive(void* handle) {
 // For the process of an engine, which has mapped `file`.
 void dp_ring_end_dead_claims(void* memory, int file) {
   dp::end_dead_claims(*static_cast<dp::RingMemory*>(memory), file);
+}
+
+// For it too, once nobody can write to a ring any more whose lock it holds: ends what its owner left, forgets the rest,
+// and goes on from an even epoch that the owner could not foresee, so that nothing it left is taken for the next one's.
+void dp_ring_turn_over(void* memory, uint32_t ring, uint32_t epoch) {
+  auto& whole = *static_cast<dp::RingMemory*>(memory);
+  dp::Ring& left = whole.rings[ring];
+  static_assert(offsetof(dp::Ring, control) == 0 && offsetof(dp::RingControl, epoch) == 0);
+  dp::publish(left.control.epoch, epoch);
+  std::memset(reinterpret_cast<char*>(&left) + sizeof left.control.epoch, 0, sizeof left - sizeof left.control.epoch);
+  dp::wake(whole);
 }
 
 // For it too, while its device is parked: waits for `timeout_us` to be woken. 1: it was.

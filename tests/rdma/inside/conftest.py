@@ -47,12 +47,15 @@ class CopiedToy(Toy):
 
     def claim(self, ring):
         address = self.memory.address
+        claims = Claims(self.libraries.ring, self.memory)
+        lock = claims.hold(ring)
         carried = transport(
             self.plan,
             ring,
             self.memory.path.parent,
             lambda offset, size: ctypes.string_at(address + offset, size),
             lambda offset, content: ctypes.memmove(address + offset, content, len(content)),
+            lambda: claims.let_go(ring, lock),
         )
         return FrontendRing(self.libraries.ring, carried.path, ring, carried)
 
@@ -75,7 +78,7 @@ class RemoteToy(Toy):
             format=FORMAT, version="0", digest="0123456789abcdef", layout=layout_hash(self.plan), plan=self.plan,
             files={HOST_RING: File(size=self.libraries.ring.stat().st_size, sha256="")}, weights=None, toolchain={},
         )  # fmt: skip
-        claims = Claims(self.libraries.ring, self.memory, None)
+        claims = Claims(self.libraries.ring, self.memory)
         self.gate = Gate(bundle, self.manifest, self.plan.nic, self.memory, claims, self.said.append)
 
     def uplink(self, ring=None, **changes):
@@ -138,17 +141,33 @@ def remote(libraries, tmp_path):
         toy.close()
 
 
-@pytest.fixture(params=TRANSPORTS)
-def toys(request, libraries, tmp_path):
-    """Makes engines over the toy model with frontends over one transport, and ends them."""
-    if request.param == "rdma":
+@pytest.fixture
+def elsewhere(request, libraries, tmp_path):
+    """Makes engines over the toy model with frontends of other hosts, and ends them."""
+    if PREPARED:
         yield request.getfixturevalue("remote")
         return
     made = []
-    kind = Toy if request.param == "shm" else CopiedToy
 
     def make(plan):
-        made.append(kind(plan, libraries(plan), tmp_path / f"rings{len(made)}"))
+        made.append(CopiedToy(plan, libraries(plan), tmp_path / f"rings{len(made)}"))
+        return made[-1]
+
+    yield make
+    for toy in made:
+        toy.close()
+
+
+@pytest.fixture(params=TRANSPORTS)
+def toys(request, libraries, tmp_path):
+    """Makes engines over the toy model with frontends over one transport, and ends them."""
+    if request.param != "shm":
+        yield request.getfixturevalue("elsewhere")
+        return
+    made = []
+
+    def make(plan):
+        made.append(Toy(plan, libraries(plan), tmp_path / f"rings{len(made)}"))
         return made[-1]
 
     yield make
