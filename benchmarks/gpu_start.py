@@ -16,11 +16,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import tokenizers
 import yaml
 
 from benchmarks.gpu_engine import Engine, built, command_line, write
 from benchmarks.machine import SEED
+from benchmarks.model_folder import write_folder
 from dualpace.engine.ring import SamplingParams
 from dualpace.model.names import sources
 from dualpace.model.weights import INDEX
@@ -36,9 +36,9 @@ _HEADER_TYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 
 
 def write_checkpoint(model: Model, folder: Path) -> int:
-    """A checkpoint of `model`, a Llama, with random weights in shards and a tokenizer of bytes; returns their size.
+    """A checkpoint of `model`, a Llama, with random weights in shards; returns their size.
 
-    Rotary frequencies are not scaled. Values are 16-bit numbers between 2^-7 and 2^-5 whatever the type, of both signs.
+    Values are 16-bit numbers between 2^-7 and 2^-5 whatever the type, of both signs.
     """
     dice = random.Random(SEED)
     numbers = bytearray(dice.randbytes(_VALUES))
@@ -51,32 +51,8 @@ def write_checkpoint(model: Model, folder: Path) -> int:
         _write_shard(folder / name, shard, _HEADER_TYPES[model.dtype], model.element_bytes, values)
         index |= dict.fromkeys(shard, name)
     (folder / INDEX).write_text(json.dumps({"weight_map": index}))
-    (folder / "config.json").write_text(json.dumps(_config(model)))
-    letters = {letter: n for n, letter in enumerate(sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(letters, []))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    write_folder(model, folder)
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-
-
-def _config(model: Model) -> dict[str, Any]:
-    """The model's sizes as the hub spells them."""
-    return {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": model.hidden,
-        "intermediate_size": model.intermediate,
-        "num_hidden_layers": model.layers,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "vocab_size": model.vocab,
-        "max_position_embeddings": model.context,
-        "rms_norm_eps": model.norm_eps,
-        "rope_theta": model.groups[0].rope.theta,
-        "tie_word_embeddings": model.tie_embeddings,
-    }
 
 
 def _shards(model: Model) -> Iterator[dict[str, tuple[int, ...]]]:
