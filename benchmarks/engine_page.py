@@ -14,7 +14,7 @@ from dualpace.plan.plan import ForecastCell
 SPECS = ROOT / "benchmarks/specs"
 PAGE = ROOT / "docs/gpu_engine.md"
 _CELLS = (
-    "rows", "prompt", "TPOT's floor, ms", "forecast", "TPOT, ms", "beside its floor", "p99", "TTFT's forecast, ms",
+    "rows", "prompt", "TPOT's floor, ms", "forecast", "TPOT, ms", "TPOT / floor", "p99", "TTFT's forecast, ms",
     "TTFT, ms", "of the first row", "engine's CPU, s",
 )  # fmt: skip
 _PHASES = (

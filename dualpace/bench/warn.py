@@ -14,7 +14,7 @@ def warnings(run: Run) -> tuple[str, ...]:
     lag = run.lag
     if lag.bottleneck:
         found.append(
-            f"The load generator was the bottleneck: it used {lag.cpu:.0%} of its core, saw answers up to "
+            f"The load generator is part of the figures: it used {lag.cpu:.0%} of its core, saw answers up to "
             f"{_MS * lag.seeing_p99:.1f} ms late and sent up to {_MS * lag.sending_p99:.1f} ms late (p99). "
             "Give it a core of its own, or offer less."
         )

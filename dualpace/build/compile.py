@@ -54,19 +54,18 @@ def _library_key(library: Library, sources: Mapping[str, str]) -> str:
 
 
 def _compile(units: Mapping[str, Unit], sources: Mapping[str, str], store: Store, progress: Progress) -> None:
-    numbers = count(1)
+    begun, done = count(1), count(1)
     under_way: dict[str, str] = {}
     change = Lock()
 
     def make(folder: Path, key: str, unit: Unit) -> None:
-        number = f"{next(numbers)} of {len(units)}"
         with change:
-            under_way[key] = f"compile {number}: {unit.label}"
+            under_way[key] = f"compile {next(begun)} of {len(units)}: {unit.label}"
             progress.step(under_way[key])
         start = time.monotonic()
         store.add(key, lambda entry: _compile_unit(unit, sources, folder, entry, progress))
-        progress.note(f"compiled {number}: {unit.label}, {time.monotonic() - start:.1f} s")
         with change:  # what lasts longest is said last
+            progress.note(f"compiled {next(done)} of {len(units)}: {unit.label}, {time.monotonic() - start:.1f} s")
             del under_way[key]
             if under_way:
                 progress.step(next(reversed(under_way.values())))

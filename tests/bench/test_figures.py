@@ -151,7 +151,7 @@ def test_a_load_generator_that_stalls_counts_from_when_it_meant_to_send_and_says
     assert slow(run) >= HALF_A_STALL
     assert run.lag.bottleneck
     assert run.lag.sending_p99 > 0.8
-    assert run.warnings[0].startswith("The load generator was the bottleneck")
+    assert run.warnings[0].startswith("The load generator is part of the figures")
 
 
 def test_a_fault_of_the_load_generator_ends_the_run(server, monkeypatch):
