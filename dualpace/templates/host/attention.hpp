@@ -251,12 +251,15 @@ struct Splits<std::conditional_t<(cfg::kHeadDim >= kTilePairs), Bf16, void>> {
   Splits() { configure_tiles(); }
   ~Splits() { release_tiles(); }
 
+  // The last token of a prompt's chunk may be a task of its own, with all keys before it.
+  static bool takes(const Task& task) { return task.tokens == 1 && task.end - task.begin <= cfg::kSplitTokens; }
+
   // Says which item comes after the one that attend() is asked for next.
   void expect(const Item& item, const Bf16* pool) {
     turn = 1 - turn;
     SplitKeys& to = keys[turn];
     to.count = 0;
-    if (item.task == nullptr || item.task->tokens > 1) return;
+    if (item.task == nullptr || !takes(*item.task)) return;
     for (int position = item.task->begin; position < item.task->end;) {
       const int offset = position % cfg::kPageSize;
       const Bf16* key =
@@ -268,10 +271,10 @@ struct Splits<std::conditional_t<(cfg::kHeadDim >= kTilePairs), Bf16, void>> {
     for (int j = to.count; j % kGroupKeys != 0; ++j) to.key[j] = to.key[to.count - 1];
   }
 
-  // False for chunks of prompts.
+  // False for what it does not take.
   bool attend(const Item& item, const float* qkv, Partials& partials, float* out) {
     const Task& task = *item.task;
-    if (task.tokens > 1) return false;
+    if (!takes(task)) return false;
     const int head = item.kv_head * kRatio;
     const float* query = qkv + static_cast<int64_t>(task.first_token) * kQkvSize + head * cfg::kHeadDim;
     float whole[kRatio];
