@@ -78,7 +78,12 @@ def again(toy, ring=0):
     wait_for(claim)
     (toy.rings[ring],) = claimed
     toy.rings[ring].uplink = uplink
-    wait_for(lambda: toy.memory_view().rings[ring].control.epoch > before)
+
+    def open_anew():
+        epoch = toy.memory_view().rings[ring].control.epoch
+        return epoch % 2 == 1 and epoch != before  # an open ring's is odd, and comes in no order
+
+    wait_for(open_anew)
     request = toy.submit(PROMPT, SamplingParams(max_tokens=5), ring)
     step_until(toy, lambda: request.finish)
     assert request.finish is Finish.LENGTH
