@@ -1,10 +1,9 @@
 """Where frontends of other hosts come in: the engine's end of their connections.
 
-A frontend writes its requests and reads its tokens with one-sided operations; no request and no
-token makes anything run here.
-The gate greets a frontend, gives it a ring of its own, and from then on waits for it to go. To the engine it looks like
-a frontend of this host: it holds the lock of the ring while the connection lives. It lets go once nothing more can be
-written, and what the frontend left is ended.
+A frontend writes its requests and reads its tokens with one-sided operations; no request and no token makes anything
+run here. The gate greets a frontend, gives it a ring of its own, and from then on waits for it to go. To the engine it
+looks like a frontend of this host: it holds the lock of the ring while the connection lives. It lets go once nothing
+more can be written, and what the frontend left is ended.
 """
 
 import hmac
@@ -18,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -157,9 +156,10 @@ class Gate:
         library = self._checked(hello)
         with self._lock:
             self._strangers.pop(threading.current_thread(), None)
-        files = {} if hello.digest == self._manifest.digest else self._files(library)
+        has_them = hello.digest == self._manifest.digest
+        files = {} if has_them else frontend_files(self._bundle, self._manifest, library)
         sizes = {name: len(content) for name, content in files.items()}
-        send(connection, Welcome(digest=self._manifest.digest, layout=self._manifest.layout, files=sizes))
+        send(connection, Welcome(digest=self._manifest.digest, files=sizes))
         for content in files.values():
             send_bytes(connection, content)
         try:
@@ -175,7 +175,7 @@ class Gate:
         with ExitStack() as held:
             ring = held.enter_context(self._ring(attach.ring))
             # Left first: from then on nothing of this frontend can be written.
-            endpoint = held.enter_context(_closing(Endpoint(self._port)))
+            endpoint = held.enter_context(closing(Endpoint(self._port)))
             send(connection, self._attached(endpoint, attach, ring))
             self._say(f"{host} has ring {ring}")
             why = self._until_it_ends(connection, endpoint)
@@ -191,9 +191,6 @@ class Gate:
         if library is None:
             raise RefusedError(f"the bundle has no ring library for {hello.machine}")
         return library
-
-    def _files(self, library: str) -> dict[str, bytes]:
-        return frontend_files(self._bundle, self._manifest, library)
 
     @contextmanager
     def _ring(self, wanted: int | None) -> Iterator[int]:
@@ -274,14 +271,6 @@ def _shut(connection: socket.socket) -> None:
     """End a connection under the thread that uses it; not as TLS would, which that thread is in."""
     with suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
-
-
-@contextmanager
-def _closing(endpoint: Endpoint) -> Iterator[Endpoint]:
-    try:
-        yield endpoint
-    finally:
-        endpoint.close()
 
 
 def _tls(nic: Nic) -> ssl.SSLContext:

@@ -54,7 +54,6 @@ class Welcome(Frozen):
     """`files`: bytes of each, by path in the bundle; they follow in this order."""
 
     digest: str
-    layout: str
     files: dict[str, int]
 
 

@@ -58,7 +58,10 @@ class RingMemory:
         temporary = Path(name)
         try:
             # Reserved now, so that a store cannot fail later for want of room.
-            (os.posix_fallocate(self.file, 0, self.size) if self._reserved else os.ftruncate(self.file, self.size))
+            if self._reserved:
+                os.posix_fallocate(self.file, 0, self.size)
+            else:
+                os.ftruncate(self.file, self.size)
             self._lock()
             self._map = mmap.mmap(self.file, self.size)
             self._whole = (ctypes.c_char * self.size).from_buffer(self._map)

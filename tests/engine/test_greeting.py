@@ -26,7 +26,7 @@ def ends():
     "message",
     [
         Hello(protocol=1, key="k", machine="aarch64", digest=""),
-        Welcome(digest="d", layout="l", files={"model/tokenizer.json": 3}),
+        Welcome(digest="d", files={"model/tokenizer.json": 3}),
         Attach(layout="l", ring=None, peer=PEER),
     ],
     ids=lambda message: type(message).__name__,

@@ -6,6 +6,7 @@ copies in the adapters' place.
 
 import ctypes
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -125,20 +126,31 @@ def with_gate(plan):
     return plan.model_copy(update={"nic": nic})
 
 
+@contextmanager
+def making(make):
+    """Makes engines by `make`, which is given a plan and how many there are, and ends them."""
+    made = []
+
+    def another(plan):
+        made.append(make(plan, len(made)))
+        return made[-1]
+
+    yield another
+    for toy in made:
+        toy.close()
+
+
 @pytest.fixture
 def remote(libraries, tmp_path):
     """Makes engines with a gate, and ends them."""
-    made = []
 
-    def make(plan):
-        folder = tmp_path / f"engine{len(made)}"
+    def make(plan, number):
+        folder = tmp_path / f"engine{number}"
         folder.mkdir()
-        made.append(RemoteToy(plan, libraries(plan), folder))
-        return made[-1]
+        return RemoteToy(plan, libraries(plan), folder)
 
-    yield make
-    for toy in made:
-        toy.close()
+    with making(make) as another:
+        yield another
 
 
 @pytest.fixture
@@ -147,15 +159,8 @@ def elsewhere(request, libraries, tmp_path):
     if PREPARED:
         yield request.getfixturevalue("remote")
         return
-    made = []
-
-    def make(plan):
-        made.append(CopiedToy(plan, libraries(plan), tmp_path / f"rings{len(made)}"))
-        return made[-1]
-
-    yield make
-    for toy in made:
-        toy.close()
+    with making(lambda plan, number: CopiedToy(plan, libraries(plan), tmp_path / f"rings{number}")) as another:
+        yield another
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -164,12 +169,5 @@ def toys(request, libraries, tmp_path):
     if request.param != "shm":
         yield request.getfixturevalue("elsewhere")
         return
-    made = []
-
-    def make(plan):
-        made.append(Toy(plan, libraries(plan), tmp_path / f"rings{len(made)}"))
-        return made[-1]
-
-    yield make
-    for toy in made:
-        toy.close()
+    with making(lambda plan, number: Toy(plan, libraries(plan), tmp_path / f"rings{number}")) as another:
+        yield another
