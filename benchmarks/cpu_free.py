@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_engine import Engine, built, command_line, cpu_seconds, write
+from benchmarks.gpu_engine import Engine, bundle_of, command_line, cpu_seconds, write
 from benchmarks.machine import SEED
 from dualpace.engine.ring import SamplingParams
 from dualpace.plan.manifest import read_manifest
@@ -128,7 +128,7 @@ def main() -> None:
     theirs, ours = set(cores[:-2]), set(cores[-2:])
     dice = random.Random(SEED)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        bundle = arguments.bundle or built(arguments.spec, Path(folder))
+        bundle = bundle_of(arguments, Path(folder))
         digest = read_manifest(bundle).digest
         os.sched_setaffinity(0, theirs)
         engine = Engine(bundle, Path(folder))

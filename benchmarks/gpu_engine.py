@@ -26,6 +26,7 @@ from typing import Any
 
 from benchmarks.machine import SEED, gpu_machine, save
 from dualpace.engine.ring import FrontendRing, SamplingParams, TokenEvent
+from dualpace.lint.runner import lint_file
 from dualpace.plan import roofline
 from dualpace.plan.manifest import HOST_RING, read_manifest
 from dualpace.plan.plan import Plan
@@ -112,6 +113,15 @@ def built(spec: Path, folder: Path) -> Path:
     return bundle
 
 
+def bundle_of(arguments: argparse.Namespace, folder: Path) -> Path:
+    """The bundle that the command line names, which is one of its spec, or that spec's, built in `folder`."""
+    if arguments.bundle is None:
+        return built(arguments.spec, folder)
+    if read_manifest(arguments.bundle).plan != lint_file(arguments.spec).plan:
+        sys.exit(f"{arguments.bundle} was not built from {arguments.spec}: name its spec with --spec")
+    return Path(arguments.bundle)
+
+
 def measure(engine: Engine, rows: int, prompt: int, dice: random.Random) -> dict[str, Any]:
     """One cell."""
     vocabulary = engine.plan.model.vocab
@@ -191,7 +201,7 @@ def main() -> None:
     parser.add_argument("--cells", type=cell, nargs="+", default=CELLS, metavar="ROWSxPROMPT")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        bundle = arguments.bundle or built(arguments.spec, Path(folder))
+        bundle = bundle_of(arguments, Path(folder))
         digest = read_manifest(bundle).digest
         engine = Engine(bundle, Path(folder))
         print(f"ready after {engine.ready_s:.1f} s", flush=True)

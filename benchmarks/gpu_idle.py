@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.gpu_engine import Engine, built, command_line, write
+from benchmarks.gpu_engine import Engine, bundle_of, command_line, write
 from dualpace.build import bundle as bundles
 from dualpace.build.store import Store
 from dualpace.cli.inputs import store_folder
@@ -94,7 +94,7 @@ def main() -> None:
     states: dict[str, Any] = {"none": sample()}
     with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
         folder = Path(shared)
-        bundle = arguments.bundle or built(arguments.spec, folder)
+        bundle = bundle_of(arguments, folder)
         manifest = read_manifest(bundle)
         plan = manifest.plan
         kinds = {"polling": without_pause(plan, folder), "backed off": bundle, "parked": parking(plan, folder)}

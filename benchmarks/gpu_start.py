@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.gpu_engine import Engine, built, command_line, write
+from benchmarks.gpu_engine import Engine, built, bundle_of, command_line, write
 from benchmarks.machine import SEED
 from benchmarks.model_folder import write_folder
 from dualpace.engine.ring import SamplingParams
@@ -130,7 +130,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(dir=arguments.folder) as checkpoint,
     ):
         folder = Path(shared)
-        bundles = {"random": arguments.bundle or built(arguments.spec, folder)}
+        bundles = {"random": bundle_of(arguments, folder)}
         size = write_checkpoint(read_manifest(bundles["random"]).plan.model, Path(checkpoint))
         spec = checkpoint_spec(arguments.spec, Path(checkpoint), folder / "checkpoint.yaml")
         bundles["checkpoint"] = built(spec, folder / "checkpoint")
