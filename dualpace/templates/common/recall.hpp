@@ -52,10 +52,8 @@ struct SlowRow {
 
 // What a team shares while it sees to one row.
 struct RecallWork {
-  static constexpr int kMost = most(cfg::kPagesPerRow, kChoiceSlots);
-  uint64_t bin[256];
-  Counts<2> before[kMost];
-  int32_t chosen[kMost], missed[kMost], victim[kChoiceSlots];
+  int32_t last;  // of the items that have the least key that is taken, the last that is taken
+  int32_t chosen[kChoiceSlots], missed[kChoiceSlots], victim[kChoiceSlots];
 };
 
 // Blocks by layer, in the pools of all layers that are in host memory, one behind the other; and by page there.
@@ -65,30 +63,38 @@ DP_FN constexpr int32_t host_block(int layer, int32_t page) { return page * kRec
 // The `k` of n items that have the largest keys, the first ones of those that have equal ones, in their order.
 template <class Team, class Key>
 DP_FN void take_largest(Team& team, int n, int k, Key key, RecallWork& w, int32_t* taken) {
+  constexpr int kCountBits = 21;
+  static_assert(most(cfg::kPagesPerRow, kChoiceSlots) < 1 << kCountBits, "three counts are added up in a word");
   if (k == 0) return;
-  uint32_t limit = 0;  // the least key that is taken, from its first bits on
-  auto rest = static_cast<uint64_t>(k);
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    team.sync();
-    team.each(256, [&](int b) { w.bin[b] = 0; });
-    team.sync();
-    team.each(n, [&](int i) {
-      const uint32_t x = key(i);
-      if (shift == 24 || x >> (shift + 8) == limit) team.add(w.bin[x >> shift & 255], 1);
-    });
-    team.sync();
-    uint32_t b = 255;
-    for (; w.bin[b] < rest; --b) rest -= w.bin[b];
-    limit = limit << 8 | b;
+  // The least key that is taken is the largest that k items reach: two of its bits at a time, by counting those that
+  // reach each of the three values above 0.
+  uint32_t limit = 0;
+  int above = 0;
+  for (int shift = 30; shift >= 0; shift -= 2) {
+    const auto reached = [&](uint32_t x, uint32_t bits) { return uint64_t{x >= limit + (bits << shift) ? 1u : 0u}; };
+    const uint64_t counts = team.reduce(
+        n,
+        [&](int i) {
+          const uint32_t x = key(i);
+          return reached(x, 1) | reached(x, 2) << kCountBits | reached(x, 3) << 2 * kCountBits;
+        },
+        Sum());
+    uint32_t bits = 3;
+    for (; bits > 0; --bits) {
+      const int reach = static_cast<int>(counts >> (bits - 1) * kCountBits & ((1u << kCountBits) - 1));
+      if (reach >= k) break;
+      above = reach;
+    }
+    limit += bits << shift;
   }
-  team.each(n, [&](int i) { w.before[i] = {{key(i) > limit ? 1 : 0, key(i) == limit ? 1 : 0}}; });
-  team.scan(w.before, n);
-  const auto equal = static_cast<int32_t>(rest);
-  team.each(n, [&](int i) {
-    const auto [above, same] = w.before[i].of;
-    if (key(i) > limit || (key(i) == limit && same < equal)) taken[above + least(same, equal)] = i;
-  });
-  team.sync();
+  team.pick(
+      n, [&](int i) { return key(i) == limit; },
+      [&](int i, int before) {
+        if (before + 1 == k - above) w.last = i;
+      });
+  team.pick(
+      n, [&](int i) { return key(i) > limit || (key(i) == limit && i <= w.last); },
+      [&](int i, int before) { taken[before] = i; });
 }
 
 DP_FN constexpr int first_recent(int pages) { return most(cfg::kSinkBlocks, pages - cfg::kRecentBlocks); }
@@ -114,20 +120,19 @@ DP_FN int place(Team& team, LayerCache& cache, int n, uint32_t step, RecallWork&
   team.each(n, [&](int i) {
     const int32_t slot = cache.slot[w.chosen[i]];
     if (slot != kNone) cache.used[slot] = step;
-    w.missed[i] = slot == kNone ? 1 : 0;
   });
-  const int32_t misses = team.scan(w.missed, n);
+  const int misses = team.pick(
+      n, [&](int i) { return cache.slot[w.chosen[i]] == kNone; },
+      [&](int i, int before) { w.missed[before] = w.chosen[i]; });
   const auto idle = [&](int slot) { return cache.page[slot] == kNone ? UINT32_MAX : step - cache.used[slot]; };
   take_largest(team, kChoiceSlots, misses, idle, w, w.victim);
-  team.each(n, [&](int i) {
-    const int32_t page = w.chosen[i];
-    if (cache.slot[page] != kNone) return;
-    const int32_t slot = w.victim[w.missed[i]], before = cache.page[slot];
+  team.each(misses, [&](int i) {
+    const int32_t page = w.missed[i], slot = w.victim[i], before = cache.page[slot];
     if (before != kNone) cache.slot[before] = kNone;
     cache.page[slot] = page;
     cache.slot[page] = slot;
     cache.used[slot] = step;
-    miss(w.missed[i], page, slot);
+    miss(i, page, slot);
   });
   team.sync();
   return misses;

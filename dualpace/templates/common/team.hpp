@@ -8,6 +8,9 @@
 //   scan(values, n)      exclusive prefix sum in place, of numbers or Counts; returns the total; a barrier before and
 //                        after
 //   reduce(n, f, join)   join over f(i), i < n, of an associative and commutative join; barriers likewise, n may be 0
+//   pick(n, wanted, take) take(i, k) for each i < n that is wanted, of which k come before it; returns how many;
+//   barriers
+//                        as of scan
 //   over(values, n, f)   f(i, values[i]) likewise; a CTA loads several values before it needs the first
 //   add(word, more)      adds to a word of the team's shared memory, with others at the same time
 //   beside(f)            f(side) with a team of its own, after what came before, while this one goes on; where there is
@@ -103,6 +106,15 @@ class SerialTeam {
     for (int i = 0; i < n; ++i) result = join(result, f(i));
     return result;
   }
+
+  template <class Wanted, class Take>
+  DP_FN int pick(int n, Wanted wanted, Take take) {
+    int picked = 0;
+    for (int i = 0; i < n; ++i) {
+      if (wanted(i)) take(i, picked++);
+    }
+    return picked;
+  }
 };
 
 #ifndef __CUDACC__
@@ -189,6 +201,27 @@ class ThreadTeam {
     return result;
   }
 
+  template <class Wanted, class Take>
+  int pick(int n, Wanted wanted, Take take) {
+    const int part = (n + count() - 1) / count();
+    const int begin = least(index_ * part, n), end = least(begin + part, n);
+    sync();
+    int mine = 0;
+    for (int i = begin; i < end; ++i) mine += wanted(i) ? 1 : 0;
+    meeting_.sums[index_][0] = mine;
+    sync();
+    int before = 0, total = 0;
+    for (int m = 0; m < count(); ++m) {
+      if (m < index_) before += meeting_.sums[m][0];
+      total += meeting_.sums[m][0];
+    }
+    for (int i = begin; i < end; ++i) {
+      if (wanted(i)) take(i, before++);
+    }
+    sync();
+    return total;
+  }
+
  private:
   Meeting& meeting_;
   int index_;
@@ -198,8 +231,8 @@ class ThreadTeam {
 
 // The first threads of a CTA; others there do not take part in its barriers. A scan ends with a barrier and a reduction
 // begins with one, and they tell each other things in places of their own: so nobody is late in reading when a place is
-// written again.
-template <int kCount>
+// written again. A reduction takes kUnroll values at a time.
+template <int kCount, int kUnroll = 1>
 class CtaTeamOf {
  public:
   static constexpr int kThreads = kCount;
@@ -288,7 +321,7 @@ class CtaTeamOf {
   __device__ uint64_t reduce(int n, F f, Join join) {
     sync();
     uint64_t result = Join::kEmpty;
-#pragma unroll 1
+#pragma unroll kUnroll
     for (int i = index(); i < n; i += kThreads) result = join(result, f(i));
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) result = join(result, __shfl_xor_sync(~0u, result, step));
@@ -298,6 +331,32 @@ class CtaTeamOf {
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) result = join(result, meeting_.results[w]);
     return result;
+  }
+
+  // Each warp sees to as many runs of a warp's items, one after the other.
+  template <class Wanted, class Take>
+  __device__ int pick(int n, Wanted wanted, Take take) {
+    const int runs = (n + kThreads - 1) / kThreads, lane = index() % 32, warp = index() / 32;
+    const int first = warp * runs * 32 + lane;
+    const auto vote = [&](int run) { return __ballot_sync(~0u, first + run * 32 < n && wanted(first + run * 32)); };
+    sync();
+    int mine = 0;
+    for (int run = 0; run < runs; ++run) mine += __popc(vote(run));
+    if (lane == 0) meeting_.sums[warp][0] = mine;
+    sync();
+    int before = 0, total = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp) before += meeting_.sums[w][0];
+      total += meeting_.sums[w][0];
+    }
+    for (int run = 0; run < runs; ++run) {
+      const unsigned wanted_here = vote(run);
+      if (wanted_here >> lane & 1) take(first + run * 32, before + __popc(wanted_here & ((1u << lane) - 1)));
+      before += __popc(wanted_here);
+    }
+    sync();
+    return total;
   }
 
  private:
