@@ -1,4 +1,4 @@
-"""The table and the plot in README.md, from benchmarks/results/gpu_engine.json.
+"""The tables in README.md and the plot of TPOT, from gpu_engine.json and side_by_side.json in benchmarks/results.
 
 `python -m benchmarks.readme_page` writes them again; nothing else does.
 """
@@ -6,6 +6,7 @@
 import json
 from typing import Any
 
+from benchmarks import side_page
 from benchmarks.pages import RESULTS, ROOT, Table, filled, markdown
 from dualpace.bench.plot import Line, picture
 
@@ -13,6 +14,9 @@ PAGE = ROOT / "README.md"
 PICTURE = ROOT / "docs/tpot.svg"
 # The prompt whose figures are plotted by rows.
 PROMPT = 1024
+# The load and the placement whose latency is shown beside vLLM's.
+BESIDE = ("24/0/shared", "24/28/shared")
+_BESIDE = ("on the servers' cores", "server", "TTFT p50, ms", "p99, ms", "TPOT p50, ms", "p99, ms", "tokens/s")
 _HEAD = ("rows at once", "prompt", "TPOT, ms", "floor, ms", "TPOT / floor", "tokens/s")
 
 
@@ -45,11 +49,28 @@ def drawn(report: dict[str, Any]) -> str:
     return picture(lines, f"rows at once, prompts of {PROMPT:,} tokens", "TPOT, ms")
 
 
-TABLES = (Table(_HEAD[0], "gpu_engine", cells),)
+def beside(report: dict[str, Any]) -> str:
+    """A line a server, while the cores of both are quiet and while other threads keep them busy."""
+    runs = [run for run in side_page.ordered(report) if run["cell"] in BESIDE]
+    return markdown(_BESIDE, map(_beside, runs))
+
+
+def _beside(run: dict[str, Any]) -> tuple[str, ...]:
+    _, busy, _ = run["cell"].split("/")
+    quantiles = (
+        f"{1e3 * run['latencies'][name]['quantiles'][quantile]['value']:,.1f}"
+        for name in ("ttft", "tpot")
+        for quantile in ("p50", "p99")
+    )
+    cores = f"{busy} busy threads" if int(busy) else "quiet"
+    return cores, side_page.NAMES[run["server"]], *quantiles, f"{run['tokens_per_s']['value']:,.0f}"
+
+
+TABLES = (Table(_HEAD[0], "gpu_engine", cells), Table(_BESIDE[0], side_page.NAME, beside))
 
 
 def page(text: str) -> str:
-    """The page `text` with the figures of the result file."""
+    """The page `text` with the figures of the result files."""
     return filled(text, TABLES)
 
 

@@ -22,7 +22,7 @@ _RUNS = (
     "ITL p99, ms", "tokens/s", "J/token",
 )  # fmt: skip
 _RATIOS = ("vLLM over DualPace", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99", "tokens/s", "J/token")
-_NAMES = {"dualpace": "DualPace", "vllm": "vLLM"}
+NAMES = {"dualpace": "DualPace", "vllm": "vLLM"}
 _PLACES = {
     ("dualpace", "shared"): "busy cores",
     ("dualpace", "quiet"): "busy cores, frontend on quiet ones",
@@ -34,8 +34,12 @@ _PLACES = {
 
 def runs(report: dict[str, Any]) -> str:
     """A line a run. Of a 99th percentile the 95% interval is beside it, where there were requests enough for one."""
-    order = sorted(report["runs"], key=lambda run: (*_load(run), run["server"], run["seed"]))
-    return markdown(_RUNS, map(_run, order))
+    return markdown(_RUNS, map(_run, ordered(report)))
+
+
+def ordered(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Runs by load, what is beside it, placement and server."""
+    return sorted(report["runs"], key=lambda run: (*_load(run), run["server"], run["seed"]))
 
 
 def _run(run: dict[str, Any]) -> tuple[str, ...]:
@@ -43,7 +47,7 @@ def _run(run: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"{load[:-1]} clients" if load.endswith("c") else load,
         busy,
-        _NAMES[run["server"]],
+        NAMES[run["server"]],
         _PLACES[run["server"], placement],
         f"{run['requests']:,}",
         f"{run['requests'] - run['succeeded']:,}",
@@ -76,7 +80,7 @@ def ratios(report: dict[str, Any]) -> str:
         by_cell[run["cell"]][run["seed"]][run["server"]] = run
     lines = []
     for cell, seeds in by_cell.items():
-        pairs = [(each["vllm"], each["dualpace"]) for each in seeds.values() if len(each) == len(_NAMES)]
+        pairs = [(each["vllm"], each["dualpace"]) for each in seeds.values() if len(each) == len(NAMES)]
         if pairs:
             lines.append((cell, *(_ratio(pairs, path) for path in _FIGURES)))
     return markdown(_RATIOS, lines)
@@ -111,7 +115,7 @@ def drawn(report: dict[str, Any]) -> str:
         points[server, placement].append((busy, value))
     lines = []
     for colour, (key, found) in enumerate(points.items(), 1):
-        name = f"{_NAMES[key[0]]}, {key[1]}"
+        name = f"{NAMES[key[0]]}, {key[1]}"
         marks = [(x, y, f"{name}: {y:.2f} ms beside {x:.0f} threads") for x, y in found]
         lines.append(Line(name, found, colour, marks=marks))
     return picture(lines, f"busy threads, at {RATE} requests/s", "TPOT p99, ms")

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from benchmarks import (
@@ -10,7 +12,9 @@ from benchmarks import (
     prefill_page,
     readme_page,
     scheduler_page,
+    side_page,
 )
+from benchmarks.pages import RESULTS
 
 # Page, and the beginnings of lines without which a table is missing.
 PAGES = {
@@ -20,7 +24,8 @@ PAGES = {
     linear_page: ("gate_up", "a layer"),
     load_page: ("tokens/s | seen", "28,427 | 28,433"),
     prefill_page: ("32 rows of 1,024 at once", "32k row in 16 chunks of 2,048"),
-    readme_page: ("1 | 1,024", "128 | 1,024"),
+    readme_page: ("1 | 1,024", "128 | 1,024", "quiet | vLLM", "28 busy threads | DualPace"),
+    side_page: ("24 | 28 | vLLM | busy cores", "256 clients | 0 | DualPace", "24/28/shared | 146.44"),
     scheduler_page: ("256 rows", "top_p 0.9"),
     offload_page: ("6,000 | 5%", "64 KiB from the host", "8 KiB from the host", "64 KiB to the host"),
 }
@@ -31,6 +36,12 @@ def test_a_page_shows_what_was_measured(module):
     text = module.PAGE.read_text(encoding="utf-8")
     assert [line for line in PAGES[module] if f"\n| {line} |" not in text] == []
     assert module.page(text) == text
+
+
+def test_the_plot_beside_vllm_shows_what_was_measured():
+    drawn = side_page.PICTURE.read_text(encoding="utf-8")
+    assert "beside 28 threads" in drawn
+    assert drawn == side_page.drawn(json.loads((RESULTS / f"{side_page.NAME}.json").read_text(encoding="utf-8")))
 
 
 def test_the_plot_shows_what_was_measured():
