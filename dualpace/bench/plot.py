@@ -8,8 +8,8 @@ from typing import NamedTuple
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 14, 40
 TICKS = 5
-# Of a picture: the room above, and where the names of its lines begin.
-HEAD, KEYS, KEY = 24, 120, 110
+# Of a picture: the room above, more for each further row of names; names in a row, their distance, where they begin.
+HEAD, ROW, KEYS, KEY, LEFT_OF_KEYS = 24, 16, 2, 150, 120
 # Values further apart than this share a logarithmic axis.
 LOGARITHMIC = 12.0
 
@@ -90,16 +90,18 @@ def plot(lines: Sequence[Line], x_name: str, y_name: str, *, log_x: bool = False
 
 def picture(lines: Sequence[Line], x_name: str, y_name: str) -> str:
     """A file of a plot by itself, light or dark as its reader's page is, with the names above."""
+    above = HEAD + ROW * (math.ceil(len(lines) / KEYS) - 1)
     keys = "".join(
-        f'<text x="{KEYS + KEY * i}" y="-8"><tspan class="key c{line.colour}">\u25cf</tspan> {escape(line.name)}</text>'
+        f'<text x="{KEY * (i % KEYS) + LEFT_OF_KEYS}" y="{16 - above + ROW * (i // KEYS)}">'
+        f'<tspan class="key c{line.colour}">\u25cf</tspan> {escape(line.name)}</text>'
         for i, line in enumerate(lines)
     )
     style = (f":root {{ {COLOURS} }} @media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}\n{STYLE}\n"
              + "".join(f".key.c{line.colour} {{ fill: var(--c{line.colour}); }}\n" for line in lines))  # fmt: skip
-    frame = f'viewBox="0 -{HEAD} {WIDTH} {HEIGHT + HEAD}"'
+    frame = f'viewBox="0 -{above} {WIDTH} {HEIGHT + above}"'
     head, _, rest = plot(lines, x_name, y_name).removesuffix("</svg>").partition(">")
     head = head.replace(f'viewBox="0 0 {WIDTH} {HEIGHT}"', f'xmlns="http://www.w3.org/2000/svg" {frame}')
-    return f'{head}><style>{style}</style>{rest}<text x="8" y="-8">{escape(y_name)}</text>{keys}</svg>\n'
+    return f'{head}><style>{style}</style>{rest}<text x="8" y="{16 - above}">{escape(y_name)}</text>{keys}</svg>\n'
 
 
 def _line(line: Line, x: Scale, y: Scale) -> list[str]:
