@@ -8,6 +8,14 @@ from dualpace.bench.load import Load
 from dualpace.bench.traces import counter, read
 
 
+def check(workload: str) -> None:
+    """Raises WorkloadError unless `workload` is a distribution that can be drawn from, or a file."""
+    if is_distribution(workload):
+        drawn(workload, 0, None)
+    elif not Path(workload).is_file():
+        raise WorkloadError(f"workload {workload!r} is no file and none of {names()}")
+
+
 class Workload:
     """The load's requests in order. `left_out` counts those of a file that are too long for the server."""
 
@@ -15,13 +23,11 @@ class Workload:
         """Raises WorkloadError and OSError."""
         self._most = load.max_context
         self.left_out = 0
-        path = Path(load.workload)
+        check(load.workload)
         if is_distribution(load.workload):
             self._requests = drawn(load.workload, load.seed, load.max_context)
-        elif path.is_file():
-            self._requests = read(path, load.seed, counter(load.tokenizer))
         else:
-            raise WorkloadError(f"workload {load.workload!r} is no file and none of {names()}")
+            self._requests = read(Path(load.workload), load.seed, counter(load.tokenizer))
 
     def __iter__(self) -> Iterator[Request]:
         for request in self._requests:

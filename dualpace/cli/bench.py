@@ -119,10 +119,12 @@ def run(
     store: StorePath = None,
 ) -> None:
     """Put load on a server, or on a spec or bundle that is served meanwhile, and report what its users would feel."""
+    from dualpace.bench.lengths import WorkloadError
     from dualpace.bench.load import Interference
     from dualpace.bench.machine import machine
     from dualpace.bench.report import run_report
     from dualpace.bench.result import Result
+    from dualpace.bench.workload import check
     from dualpace.cli.bench_target import target_of
 
     rates, clients = numbers_of("--rate", rate, float), numbers_of("--concurrency", concurrency, int)
@@ -131,6 +133,10 @@ def run(
     outputs = [_checked(path) for path in output or ()]
     if each:
         each.open("ab").close()
+    try:
+        check(workload)
+    except WorkloadError as error:
+        fail(str(error))
     traced = Path(workload).is_file() and not rates and not clients
     length = seconds_of("--duration", duration) if duration else None if requests or traced else DEFAULT_DURATION_S
     options: dict[str, Any] = {

@@ -107,7 +107,9 @@ def test_what_measuring_needs_is_told_where_it_is_missing(monkeypatch):
         (("URL", "--cpus", "a"), "--cpus a is not understood"),
         (("URL", "--body", "[]"), "--body is no JSON object"),
         (("URL", "--ids", "9:3"), "--ids 9:3"),
-        (("URL", "--workload", "no-such"), "'no-such' is no file"),
+        # Before anything is connected to or served.
+        (("http://127.0.0.1:1", "--workload", "no-such"), "'no-such' is no file"),
+        (("http://127.0.0.1:1", "--workload", "fixed:0"), "write it like fixed:"),
         (("URL", "-o", "/nowhere/result.json"), "/nowhere/result.json: No such file"),
         (("URL", "--each", "/nowhere/each.csv"), "/nowhere/each.csv: No such file"),
         (("URL", "-o", "result.txt"), "name it .json, .html or .csv"),
