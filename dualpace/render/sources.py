@@ -19,6 +19,7 @@ FLASHINFER = "cuda/attention_flashinfer.cu"
 PREFILL = ("cuda/prefill.cu", "cuda/prefill_tasks.cu")
 WGMMA = "cuda/wgmma.cuh"
 OFFLOAD = ("common/recall.hpp", "common/transfer.hpp", "cuda/transfer.cu", "cuda/transfer.cuh")
+SELECTION = ("cuda/recall.cu", "cuda/summaries.cu")
 
 
 class RenderError(Exception):
@@ -29,8 +30,8 @@ def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
     """Source path -> text, for the target of `plan`.
 
     Templates that end in `.j2` are rendered under the path without it, with a header that says for which
-    deployment; everything else is copied, but FlashInfer's route, and what prefill and offload need, only to plans that
-    have them. The same plan gives the same text. Raises RenderError.
+    deployment; everything else is copied, but FlashInfer's route, and what prefill, offload and selection need, only to
+    plans that have them. The same plan gives the same text. Raises RenderError.
     """
     environment = _environment(templates)
     context = {
@@ -64,6 +65,8 @@ def _omitted(plan: Plan) -> set[str]:
         omitted.add(WGMMA)
     if plan.offload.mode == "off":
         omitted.update(OFFLOAD)
+    if not plan.offload.sparse_blocks:
+        omitted.update(SELECTION)
     return omitted
 
 

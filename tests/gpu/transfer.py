@@ -23,6 +23,21 @@ class Queue:
         """Lists that have ended."""
         return int(self.words[ENDED].item()) % 2**32
 
+    def place(self, ticket: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the list of `ticket` is: its length [1], and room for the longest, [most][2]."""
+        place = ticket % len(self._counts)
+        return self._counts[place : place + 1], self._items[place]
+
+    def pairs(self, ticket: int) -> list[tuple[int, int]]:
+        """What the list of `ticket` says."""
+        count, items = self.place(ticket)
+        return [tuple(pair) for pair in items[: int(count)].tolist()]
+
+    @property
+    def published(self) -> int:
+        """Lists that are there."""
+        return int(self.words[PUBLISHED].item()) % 2**32
+
     def write(self, pairs: Sequence[tuple[int, int]] | torch.Tensor) -> None:
         """The next list, [n][2]: from and to. It is not there yet."""
         self._next = (self._next + 1) % 2**32

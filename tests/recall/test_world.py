@@ -90,7 +90,7 @@ PLANTED = [
         "    if (before != kNone) cache.slot[before] = kNone;\n",
         "",
     ),
-    ("equal scores that are not chosen take a place", "common/recall.hpp", "&& i <= w.last)", ")"),
+    ("equal scores that are not chosen take a place", "common/recall.hpp", "&& i <= last)", ")"),
     ("of equal scores the first is not chosen", "common/recall.hpp", "before + 1 == k - above", "before == k - above"),
     (
         "a row finds what the one before it had",

@@ -8,6 +8,8 @@ from dualpace.render.sources import TEMPLATES, RenderError, render, template_of
 from tests.plans import example
 from tests.render.golden import GOLDEN, NAMES, seams
 
+SPARSE = {"mode": "recall", "selection": {"blocks": 256}}
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rendered_files_are_as_reviewed(name):
@@ -35,10 +37,13 @@ def test_only_cuda_targets_get_cuda_sources():
     assert folders == {"quickstart": {"common", "host"}, "qwen3-14b-h100": {"common", "host", "cuda"}}
 
 
-def test_only_plans_with_kv_in_host_memory_get_what_moves_it():
-    moving = {"common/recall.hpp", "common/transfer.hpp", "cuda/transfer.cu", "cuda/transfer.cuh"}
-    assert moving.isdisjoint(render(example("llama-3.1-8b-h200")))
-    assert moving <= set(render(example("llama-3.1-8b-128k-offload")))
+def test_only_plans_with_kv_in_host_memory_get_what_moves_it_and_only_sparse_ones_what_chooses():
+    moving, choosing = {"common/recall.hpp", "common/transfer.hpp", "cuda/transfer.cu"}, {"cuda/recall.cu"}
+    assert (moving | choosing).isdisjoint(render(example("llama-3.1-8b-h200")))
+    exact = set(render(example("llama-3.1-8b-128k-offload")))
+    assert moving <= exact
+    assert choosing.isdisjoint(exact)
+    assert moving | choosing <= set(render(example("llama-3.1-8b-128k-offload", offload=SPARSE)))
 
 
 def test_the_same_plan_gives_the_same_text():

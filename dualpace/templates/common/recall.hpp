@@ -52,7 +52,7 @@ struct SlowRow {
 
 // What a team shares while it sees to one row.
 struct RecallWork {
-  int32_t last;  // of the items that have the least key that is taken, the last that is taken
+  int32_t last;  // of items with equal keys of which some are taken, the last that is
   int32_t chosen[kChoiceSlots], missed[kChoiceSlots], victim[kChoiceSlots];
 };
 
@@ -60,18 +60,19 @@ struct RecallWork {
 DP_FN constexpr int32_t pool_block(int layer, int32_t page, int pool_pages) { return layer * pool_pages + page; }
 DP_FN constexpr int32_t host_block(int layer, int32_t page) { return page * kRecallLayers + layer; }
 
-// The `k` of n items that have the largest keys, the first ones of those that have equal ones, in their order.
+// The `k` of n items that have the largest keys, the first ones of those that have equal ones, in their order. Keys
+// have so many bits, an even number.
 template <class Team, class Key>
-DP_FN void take_largest(Team& team, int n, int k, Key key, RecallWork& w, int32_t* taken) {
+DP_FN void take_largest(Team& team, int n, int k, int bits, Key key, RecallWork& w, int32_t* taken) {
   constexpr int kCountBits = 21;
   static_assert(most(cfg::kPagesPerRow, kChoiceSlots) < 1 << kCountBits, "three counts are added up in a word");
   if (k == 0) return;
   // The least key that is taken is the largest that k items reach: two of its bits at a time, by counting those that
-  // reach each of the three values above 0.
+  // reach each of the three values above 0. Once it is no more than k, they are the ones.
   uint32_t limit = 0;
-  int above = 0;
-  for (int shift = 30; shift >= 0; shift -= 2) {
-    const auto reached = [&](uint32_t x, uint32_t bits) { return uint64_t{x >= limit + (bits << shift) ? 1u : 0u}; };
+  int reach = n, above = 0;
+  for (int shift = bits - 2; shift >= 0 && reach > k; shift -= 2) {
+    const auto reached = [&](uint32_t x, uint32_t digit) { return uint64_t{x >= limit + (digit << shift) ? 1u : 0u}; };
     const uint64_t counts = team.reduce(
         n,
         [&](int i) {
@@ -79,21 +80,27 @@ DP_FN void take_largest(Team& team, int n, int k, Key key, RecallWork& w, int32_
           return reached(x, 1) | reached(x, 2) << kCountBits | reached(x, 3) << 2 * kCountBits;
         },
         Sum());
-    uint32_t bits = 3;
-    for (; bits > 0; --bits) {
-      const int reach = static_cast<int>(counts >> (bits - 1) * kCountBits & ((1u << kCountBits) - 1));
-      if (reach >= k) break;
-      above = reach;
+    uint32_t digit = 3;
+    for (; digit > 0; --digit) {
+      const int count = static_cast<int>(counts >> (digit - 1) * kCountBits & ((1u << kCountBits) - 1));
+      if (count >= k) {
+        reach = count;
+        break;
+      }
+      above = count;
     }
-    limit += bits << shift;
+    limit += digit << shift;
   }
+  if (reach > k) {
+    team.pick(
+        n, [&](int i) { return key(i) == limit; },
+        [&](int i, int before) {
+          if (before + 1 == k - above) w.last = i;
+        });
+  }
+  const int last = reach > k ? w.last : n;
   team.pick(
-      n, [&](int i) { return key(i) == limit; },
-      [&](int i, int before) {
-        if (before + 1 == k - above) w.last = i;
-      });
-  team.pick(
-      n, [&](int i) { return key(i) > limit || (key(i) == limit && i <= w.last); },
+      n, [&](int i) { return key(i) > limit || (key(i) == limit && i <= last); },
       [&](int i, int before) { taken[before] = i; });
 }
 
@@ -102,12 +109,15 @@ DP_FN constexpr int first_recent(int pages) { return most(cfg::kSinkBlocks, page
 // Pages that a token of a row with `pages` pages may choose from, from kSinkBlocks on.
 DP_FN constexpr int candidates(int pages) { return first_recent(pages) - cfg::kSinkBlocks; }
 
+// Whether the row in batch row r has one token in the step, which chooses. Others attend to all of their blocks.
+DP_FN inline bool chooses(const StepBuffers& step, int r) { return step.query_begin[r + 1] - step.query_begin[r] == 1; }
+
 // Leaves the pages that a token attends to by `score` [candidates], and those chosen in RecallWork::chosen; returns
 // how many of these there are.
 template <class Team, class Score>
 DP_FN int choose(Team& team, int pages, Score score, RecallWork& w) {
   const int n = candidates(pages), chosen = least(n, kChosen);
-  take_largest(team, n, chosen, score, w, w.chosen);
+  take_largest(team, n, chosen, 32, score, w, w.chosen);
   team.each(chosen, [&](int i) { w.chosen[i] += cfg::kSinkBlocks; });
   team.sync();
   return chosen;
@@ -124,8 +134,11 @@ DP_FN int place(Team& team, LayerCache& cache, int n, uint32_t step, RecallWork&
   const int misses = team.pick(
       n, [&](int i) { return cache.slot[w.chosen[i]] == kNone; },
       [&](int i, int before) { w.missed[before] = w.chosen[i]; });
-  const auto idle = [&](int slot) { return cache.page[slot] == kNone ? UINT32_MAX : step - cache.used[slot]; };
-  take_largest(team, kChoiceSlots, misses, idle, w, w.victim);
+  constexpr uint32_t kNever = 0xFFFF;
+  const auto idle = [&](int slot) {
+    return cache.page[slot] == kNone ? kNever : least(step - cache.used[slot], kNever);
+  };
+  take_largest(team, kChoiceSlots, misses, 16, idle, w, w.victim);
   team.each(misses, [&](int i) {
     const int32_t page = w.missed[i], slot = w.victim[i], before = cache.page[slot];
     if (before != kNone) cache.slot[before] = kNone;

@@ -19,6 +19,7 @@ struct Transfer {
 template <int kLists, int kMost>
 struct TransferQueue {
   static_assert((kLists & (kLists - 1)) == 0, "tickets that wrap go on in the next place");
+  static constexpr uint32_t kPlaces = kLists;
   uint32_t published;      // lists that are there
   uint32_t until;          // the last ticket of a launch that copies
   uint32_t ended;          // lists of which everything has arrived
