@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -122,3 +123,11 @@ def _fitting(workload: str, draw: Draw, means: list[int], dice: Random, max_cont
         else:
             refused += 1
     raise WorkloadError(f"{workload!r} has no requests of at most {max_context} tokens, the server's context")
+
+
+def check(workload: str) -> None:
+    """Raises WorkloadError unless `workload` is a distribution that can be drawn from, or a file."""
+    if is_distribution(workload):
+        drawn(workload, 0, None)
+    elif not Path(workload).is_file():
+        raise WorkloadError(f"workload {workload!r} is no file and none of {names()}")

@@ -3,17 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from dualpace.bench.lengths import Request, WorkloadError, drawn, is_distribution, names
+from dualpace.bench.lengths import Request, check, drawn, is_distribution
 from dualpace.bench.load import Load
 from dualpace.bench.traces import counter, read
-
-
-def check(workload: str) -> None:
-    """Raises WorkloadError unless `workload` is a distribution that can be drawn from, or a file."""
-    if is_distribution(workload):
-        drawn(workload, 0, None)
-    elif not Path(workload).is_file():
-        raise WorkloadError(f"workload {workload!r} is no file and none of {names()}")
 
 
 class Workload:

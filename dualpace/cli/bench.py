@@ -119,12 +119,11 @@ def run(
     store: StorePath = None,
 ) -> None:
     """Put load on a server, or on a spec or bundle that is served meanwhile, and report what its users would feel."""
-    from dualpace.bench.lengths import WorkloadError
+    from dualpace.bench.lengths import WorkloadError, check
     from dualpace.bench.load import Interference
     from dualpace.bench.machine import machine
     from dualpace.bench.report import run_report
     from dualpace.bench.result import Result
-    from dualpace.bench.workload import check
     from dualpace.cli.bench_target import target_of
 
     rates, clients = numbers_of("--rate", rate, float), numbers_of("--concurrency", concurrency, int)
