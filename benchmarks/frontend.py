@@ -206,7 +206,8 @@ class Bench:
             command = [self._built / CLIENT, "127.0.0.1", ",".join(str(port) for _, port in frontends), request]
             command += [str(value) for value in (load.connections, load.rate, load.seconds)]
             before = [cpu_seconds(pid) for pid, _ in frontends]
-            pin = self.pinned(len(self.cores) - 2)
+            # Where there are two cores it shares the engine's, not the frontend's.
+            pin = self.pinned(max(1, len(self.cores) - 2))
             done = subprocess.run([*command, client_log], check=True, preexec_fn=pin, stdout=subprocess.PIPE)
             cpu = [cpu_seconds(pid) - b for (pid, _), b in zip(frontends, before, strict=True)]
             told = json.loads(done.stdout)
