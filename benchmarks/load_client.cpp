@@ -34,8 +34,8 @@ enum What : uint32_t { kSent, kText, kEnd };
 constexpr std::string_view kSeed = "SEED";
 // What is under way at the end has this long.
 constexpr uint64_t kEndNs = 20'000'000'000;
-// After news it looks on for so long before it sleeps: to wake it takes the core of who sends, which a client of another
-// machine does not.
+// After news it looks on for so long before it sleeps: to wake it takes the core of who sends, which a client of
+// another machine does not.
 constexpr uint64_t kAwakeNs = 500'000;
 
 [[noreturn]] void fail(const char* what, std::string_view detail = {}) {

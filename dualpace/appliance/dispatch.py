@@ -11,10 +11,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from dualpace.appliance.errors import ApiError, failed, invalid, queue_full, unavailable
 from dualpace.appliance.health import Heartbeat
 from dualpace.appliance.pace import Pace, clock
+from dualpace.appliance.protocol import Pipe
+from dualpace.appliance.spouts import Spouts
 from dualpace.appliance.tally import GENERATED_TOKENS, Tally
 from dualpace.engine.ring import FrontendRing, RingError, SamplingParams, Status, TokenEvent
 from dualpace.engine.traffic import Traffic
@@ -30,8 +34,21 @@ INBOX_TOKENS = 4096
 logger = logging.getLogger(__name__)
 
 
-# Takes a token of a choice about which there is nothing else to say; False: it goes into the inbox as others do.
-Sink = Callable[[int], bool]
+class Sink(Protocol):
+    """Where tokens of a choice go about which there is nothing else to say."""
+
+    def take(self, token: int, now: float) -> bool:
+        """Take one that came at `now`, in seconds of `pace.clock`; False: it goes into the inbox as others do."""
+
+    def skip(self, tokens: int) -> None:
+        """Count so many that a spout has sent."""
+
+    def spill(self, text: bytes, size: int) -> None:
+        """Send the last bytes, that many, of a token's chunk that a spout has begun to send; `text` is in JSON."""
+
+
+# See Dispatcher.open_spout, of a tag.
+OpenSpout = Callable[[Pipe, tuple[bytes, bytes], int, bytes, float], None]
 
 
 class Inbox:
@@ -126,6 +143,7 @@ class Dispatcher:
         frontends: int = 1,
         tally: Tally | None = None,
         traffic: Traffic | None = None,
+        spouts: Spouts | None = None,
     ) -> None:
         """`claim` makes another ring once the engine of `ring` is gone; it raises RingError while there is none.
 
@@ -133,6 +151,7 @@ class Dispatcher:
         """
         self.tally = tally or Tally()
         self.traffic = traffic
+        self._spouts = spouts
         self._ring = ring
         self._schedule = schedule
         self._claim = claim
@@ -253,6 +272,25 @@ class Dispatcher:
         if route := self._routes.get(tag):
             route.sink = sink
 
+    def open_spout(self, tag: int, pipe: Pipe, frame: tuple[bytes, bytes], token: int, text: bytes, now: float) -> None:
+        """Have the ring library send what comes for `tag`, in a frame, if that is possible now.
+
+        `text` is the JSON of `token`, which the tag's sink has sent before.
+        """
+        if self._spouts and (socket := pipe.socket) >= 0:
+            self._spouts.learn(token, text)
+            self._spouts.open(tag, socket, *frame, now)
+            pipe.stop = partial(self._close_spout, tag)
+
+    def _close_spout(self, tag: int) -> None:
+        """Take account of what was sent, and have no more sent."""
+        if self._spouts and tag in self._spouts.tags:
+            tokens, last = self._spouts.close(tag)
+            route = self._routes[tag]
+            assert route.sink  # which has opened it
+            route.pace.skip(tokens, last)
+            route.sink.skip(tokens)
+
     def finish(self, tag: int) -> None:
         """Like `abort` for a request whose text is complete, as at a stop string."""
         self._drop([tag], self._ring.finish)
@@ -261,6 +299,7 @@ class Dispatcher:
         for tag in tags:
             route = self._routes.get(tag)
             if route is not None and route.inbox is not None:
+                self._close_spout(tag)
                 route.inbox = None
                 if tag in self._held:
                     del self._held[tag]
@@ -333,14 +372,15 @@ class Dispatcher:
         reached: list[Inbox] = []
         poured = 0
         route_of = self._routes.get
-        for event in events:
+        for event in self._pour(events, now):
             route = route_of(event.tag)
             if route is None:
                 continue
+            self._close_spout(event.tag)
             inbox, sink = route.inbox, route.sink
             if sink and inbox and inbox.idle and not (route.queued or event.finish):
                 try:
-                    taken = sink(event.token)
+                    taken = sink.take(event.token, now)
                 except Exception:
                     self._fail(inbox)
                     taken = False
@@ -369,6 +409,18 @@ class Dispatcher:
                 self._fail(inbox)
         self._send_ends()
         self._send_held()
+
+    def _pour(self, events: list[TokenEvent], now: float) -> list[TokenEvent]:
+        """Have spouts send what they can. Returns the others, in order."""
+        if not self._spouts or not self._spouts.tags:
+            return events
+        left, begun = self._spouts.pour(events, now)
+        for tag, text, size in begun:
+            self._close_spout(tag)
+            sink = self._routes[tag].sink
+            assert sink  # which has opened the spout
+            sink.spill(text, size)
+        return left
 
     async def _watch_engine(self) -> None:
         while True:

@@ -1,10 +1,11 @@
 """From tokens to text: the choices of one HTTP request as they grow."""
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from dualpace.appliance.deployment import Deployment
-from dualpace.appliance.dispatch import Dispatcher, Sink
+from dualpace.appliance.dispatch import Dispatcher, OpenSpout, Sink
 from dualpace.appliance.echo import Echo
 from dualpace.appliance.errors import ApiError, client_gone, failed, unavailable
 from dualpace.appliance.logprobs import TokenLogprob, logprob_of
@@ -63,6 +64,10 @@ class Choice:
         if text is not None:
             self.tokens += 1
         return text
+
+    def skip(self, tokens: int) -> None:
+        """Count tokens of a choice that is plain, whose text went past it."""
+        self.tokens += tokens
 
     def take(self, event: TokenEvent) -> str:
         """The text that is certain after `event`, which is none of `failure_of`."""
@@ -148,11 +153,11 @@ class Generation:
         self._unfinished = "abort"
         self._inbox.fail(client_gone())
 
-    def pour(self, sink: Callable[[int, Choice], Sink]) -> None:
+    def pour(self, sink: Callable[[int, Choice, OpenSpout], Sink]) -> None:
         """Have each plain choice's tokens taken by the sink that is made for it and its index."""
         for index, (tag, choice) in enumerate(zip(self._tags, self.choices, strict=True)):
             if choice.is_plain:
-                self._dispatcher.pour(tag, sink(index, choice))
+                self._dispatcher.pour(tag, sink(index, choice, partial(self._dispatcher.open_spout, tag)))
 
     def listen(self, listener: Callable[[], bool]) -> None:
         """Have `listener` called when tokens come; it may `take` them, and says whether more are to come."""

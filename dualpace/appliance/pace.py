@@ -38,6 +38,11 @@ class Pace:
         self._last = now
         self._tokens += 1
 
+    def skip(self, tokens: int, last: float) -> None:
+        """Go on past tokens that were counted elsewhere, the last of which came at `last`."""
+        self._last = last
+        self._tokens += tokens
+
     def take(self, event: TokenEvent, now: float) -> None:
         """Count an event of the choice that came at `now`."""
         if event.token >= 0 and not event.of_prompt:

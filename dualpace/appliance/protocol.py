@@ -38,29 +38,45 @@ class Pipe:
     """Takes pieces of a chunked body at once, where to send each through the ASGI application costs more than it is."""
 
     def __init__(self, transport: asyncio.Transport, flow: FlowControl, cycle: RequestResponseCycle) -> None:
+        self._transport = transport
         self._write = transport.write
         self._flow = flow
         self._cycle = cycle
         # What may be written at any time and means nothing.
         self.nothing = b""
+        # Ends what was begun with `socket`.
+        self.stop: Callable[[], None] = _nothing
+        self._is_alone = cycle.scope["scheme"] == "http"
 
     @property
     def is_open(self) -> bool:
         """Whether the client takes more now."""
         return not (self._flow.write_paused or self._cycle.disconnected)
 
+    @property
+    def socket(self) -> int:
+        """Where whoever sets `stop` may send pieces past this, until that is called; -1: nowhere now."""
+        if not self._is_alone or not self.is_open or self._transport.get_write_buffer_size():
+            return -1
+        descriptor: int = self._transport.get_extra_info("socket").fileno()
+        return descriptor
+
+    def share(self) -> None:
+        """Have no more sent past this: others write to the connection too, or it is about to close."""
+        self._is_alone = False
+        self.stop()
+
     def write(self, piece: bytes) -> None:
         """Send a piece, which is not empty, of an answer that has begun and is not complete."""
         self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
-    def framed(self, before: bytes, after: bytes) -> Callable[[bytes], None]:
-        """What writes pieces that all begin and end alike, given what is between."""
-        write, around = self._write, len(before) + len(after)
+    def write_last(self, size: int, piece: bytes) -> None:
+        """Send what is left of a piece as `write` sends it: its last bytes, that many."""
+        self._write((b"%x\r\n%b\r\n" % (len(piece), piece))[-size:])
 
-        def framed(between: bytes) -> None:
-            write(b"%x\r\n%b%b%b\r\n" % (around + len(between), before, between, after))
 
-        return framed
+def _nothing() -> None:
+    pass
 
 
 class Protocol(HttpToolsProtocol):
@@ -82,8 +98,10 @@ class Protocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Forget the connection, whose socket is about to be closed."""
         self._unset_deadline()
+        if pipe := self._pipe():
+            pipe.share()
         super().connection_lost(exc)
         # uvicorn tells the request that came last, which may wait behind the one that is answered.
         if self._running and not self._running.response_complete:
@@ -92,10 +110,12 @@ class Protocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more. What it has asked for is answered, unless it has left."""
-        if not self._answers() or self.cycle.more_body or self.scheme == "https" or self._pipe() is None:
+        pipe = self._pipe()
+        if not self._answers() or self.cycle.more_body or self.scheme == "https" or pipe is None:
             return False
         if not self._is_half_closed:
             self._is_half_closed = True
+            pipe.share()
             self._probe()
         return True
 

@@ -29,6 +29,7 @@ from dualpace.appliance.errors import unavailable
 from dualpace.appliance.ledger import Ledger
 from dualpace.appliance.log import log_to
 from dualpace.appliance.protocol import Protocol
+from dualpace.appliance.spouts import Spouts
 from dualpace.appliance.tally import Tally
 from dualpace.engine.ring import FrontendRing, RingError
 from dualpace.engine.traffic import Traffic
@@ -234,7 +235,15 @@ def run(
     except OSError as error:
         claimed.close()
         raise OSError(refused(host, port, error)) from error
-    dispatcher = Dispatcher(claimed, plan.schedule, claim, frontends=plan.rings.rings, tally=tally, traffic=traffic)
+    dispatcher = Dispatcher(
+        claimed,
+        plan.schedule,
+        claim,
+        frontends=plan.rings.rings,
+        tally=tally,
+        traffic=traffic,
+        spouts=Spouts(bundle / HOST_RING, tally),
+    )
     server = Server(deployment, dispatcher, listener, arguments.port_file, certificate, ledger)
     # What is there now stays: the collector need not look at it again and again. Nor at what requests under way have,
     # each time that a few of them come: almost all that they leave goes without it.

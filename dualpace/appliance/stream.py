@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from dualpace.appliance.dispatch import Sink
+from dualpace.appliance.dispatch import OpenSpout, Sink
 from dualpace.appliance.errors import CLIENT_GONE, ApiError, failed
 from dualpace.appliance.generate import Choice, Delta, Generation
 from dualpace.appliance.keys import ACCOUNT, Account
@@ -105,23 +105,32 @@ class _Text:
             self._logprobs = [*(self._logprobs or ()), *delta.logprobs]
         self._finish_reason = delta.finish_reason
 
-    def sink(self, choice: Choice) -> Sink:
-        """What takes the tokens of `choice`, which is plain."""
-        piece_of, keep = choice.piece, self._pieces.append
-
-        def sink(token: int) -> bool:
-            piece = piece_of(token)
-            if piece is None:
-                return False
-            keep(piece)
-            return True
-
-        return sink
+    def keep(self, piece: str) -> None:
+        """Go on with the text of a token."""
+        self._pieces.append(piece)
 
     def whole(self, index: int) -> Delta:
         """All of it, of the choice with that index."""
         logprobs = None if self._logprobs is None else tuple(self._logprobs)
         return Delta(index, "".join(self._pieces), self._finish_reason, logprobs)
+
+
+class _TextSink:
+    """Keeps the text of tokens of a plain choice."""
+
+    def __init__(self, text: _Text, choice: Choice) -> None:
+        self._keep, self._piece_of, self.skip = text.keep, choice.piece, choice.skip
+
+    def take(self, token: int, now: float) -> bool:
+        """As Sink has it."""
+        piece = self._piece_of(token)
+        if piece is not None:
+            self._keep(piece)
+        return piece is not None
+
+    def spill(self, text: bytes, size: int) -> None:
+        """Never: no spout is opened."""
+        raise NotImplementedError
 
 
 class Whole(Answer):
@@ -134,12 +143,42 @@ class Whole(Answer):
             for delta in deltas:
                 texts[delta.choice].add(delta)
 
-        self._generation.pour(lambda index, choice: texts[index].sink(choice))
+        self._generation.pour(lambda index, choice, _: _TextSink(texts[index], choice))
         self._listen(lambda: keep(self._generation.take()))
         async for deltas in self._generation.deltas():
             keep(deltas)
         whole = self._reply.whole([text.whole(index) for index, text in enumerate(texts)], self._generation.usage())
         await Response(whole.model_dump_json(), media_type="application/json")(scope, receive, send)
+
+
+class _EventSink:
+    """Sends tokens of a plain choice at once, if the client takes them now, and then has a spout do so."""
+
+    def __init__(self, pipe: Pipe, frame: tuple[bytes, bytes], choice: Choice, spout: OpenSpout | None) -> None:
+        self._pipe = pipe
+        self._frame = frame
+        self._piece_of, self.skip = choice.piece, choice.skip
+        self._spout = spout
+
+    def take(self, token: int, now: float) -> bool:
+        """As Sink has it."""
+        if not self._pipe.is_open:
+            return False
+        piece = self._piece_of(token)
+        if piece:
+            text = QUOTED[piece]
+            self._pipe.write(self._framed(text))
+            if self._spout:
+                self._spout(self._pipe, self._frame, token, text, now)
+        return piece is not None
+
+    def spill(self, text: bytes, size: int) -> None:
+        """As Sink has it."""
+        self._pipe.write_last(size, self._framed(text))
+
+    def _framed(self, text: bytes) -> bytes:
+        before, after = self._frame
+        return b"%b%b%b" % (before, text, after)
 
 
 class EventStream(Answer):
@@ -171,19 +210,10 @@ class EventStream(Answer):
             await emit(event(to_json(told.body())))
         await send({"type": "http.response.body", "body": event(b"[DONE]"), "more_body": False})
 
-    def _sink(self, pipe: Pipe, index: int, choice: Choice) -> Sink:
-        """What sends a token of a plain choice at once, if the client takes it now."""
-        piece_of, send = choice.piece, pipe.framed(*self._reply.frame(index))
-
-        def sink(token: int) -> bool:
-            if not pipe.is_open:
-                return False
-            piece = piece_of(token)
-            if piece:
-                send(QUOTED[piece])
-            return piece is not None
-
-        return sink
+    def _sink(self, pipe: Pipe, index: int, choice: Choice, spout: OpenSpout) -> Sink:
+        # The pieces of several choices may not overtake each other.
+        is_alone = len(self._generation.choices) == 1
+        return _EventSink(pipe, self._reply.frame(index), choice, spout if is_alone else None)
 
     def _pass_on(self, pipe: Pipe) -> None:
         """Send what has come, if the client takes it now."""

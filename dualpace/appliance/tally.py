@@ -128,6 +128,13 @@ class Tally:
         """Count one observation."""
         self._observers[histogram.name](value)
 
+    def merge(self, histogram: Histogram, cells: Sequence[float]) -> None:
+        """Count observations that were counted elsewhere, in cells like a histogram's own."""
+        mine = self._cells[histogram.name]
+        for at, count in enumerate(cells):
+            if count:
+                mine[at] += count
+
     def observer(self, histogram: Histogram) -> Callable[[float], None]:
         """What counts one observation, for who has many."""
         return self._observers[histogram.name]

@@ -6,8 +6,21 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from dualpace.plan.manifest import CHAT_TEMPLATE, FORMAT, GENERATION, MANIFEST, TOKENIZER, Generation, Manifest
+from dualpace.build.compile import compile_libraries
+from dualpace.build.store import Store
+from dualpace.build.units import libraries
+from dualpace.plan.manifest import (
+    CHAT_TEMPLATE,
+    FORMAT,
+    GENERATION,
+    HOST_RING,
+    MANIFEST,
+    TOKENIZER,
+    Generation,
+    Manifest,
+)
 from dualpace.plan.resolve import resolve
+from dualpace.render.sources import render
 from dualpace.spec.models import Spec
 
 NAME = "toy"
@@ -34,6 +47,19 @@ def plan(**serving: Any) -> Any:
         "serving": serving,
     }
     return resolve(Spec.model_validate(spec), Path())
+
+
+class _Quiet:
+    def step(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+def ring_library(store: Path) -> Path:
+    """That of the plan, in `store`, which may hold it already."""
+    sources = render(plan())
+    [ring] = (library for library in libraries(plan(), sources) if library.output == HOST_RING)
+    return compile_libraries([ring], sources, Store(store), _Quiet())[HOST_RING]
 
 
 def tokenizer() -> tokenizers.Tokenizer:

@@ -16,8 +16,10 @@ from dualpace.appliance.app import create_app
 from dualpace.appliance.deployment import Deployment, load
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.server import configuration, listen
+from dualpace.appliance.spouts import Spouts
+from dualpace.appliance.tally import Tally
 
-from .bundles import write_bundle
+from .bundles import ring_library, write_bundle
 from .fake_ring import FakeRing
 
 ServeToy = Callable[..., "Frontend"]
@@ -39,9 +41,10 @@ class Frontend:
 
 
 @contextmanager
-def _serve(bundle: Path, ring: FakeRing, send_buffer: int = 0) -> Iterator[Frontend]:
+def _serve(bundle: Path, library: Path, ring: FakeRing, send_buffer: int = 0) -> Iterator[Frontend]:
     deployment = load(bundle)
-    dispatcher = Dispatcher(ring, deployment.plan.schedule)
+    tally = Tally()
+    dispatcher = Dispatcher(ring, deployment.plan.schedule, tally=tally, spouts=Spouts(library, tally))
     listener = listen("127.0.0.1", 0)
     if send_buffer:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
@@ -70,20 +73,26 @@ def wait_for(condition: Callable[[], Any], seconds: float = 5) -> None:
         time.sleep(0.005)
 
 
+@pytest.fixture(scope="session")
+def library(request: pytest.FixtureRequest) -> Path:
+    """The ring library, compiled as a bundle's is."""
+    return ring_library(request.config.cache.mkdir("dualpace-store"))
+
+
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[ServeToy]:
+def serve(tmp_path: Path, library: Path) -> Iterator[ServeToy]:
     """Starts a frontend over its own bundle: `serve(ring, **bundle_options)`."""
     with ExitStack() as stack:
 
         def start(ring: FakeRing | None = None, send_buffer: int = 0, **options: Any) -> Frontend:
             bundle = write_bundle(tmp_path / "bundle", **options)
-            return stack.enter_context(_serve(bundle, ring or FakeRing(), send_buffer))
+            return stack.enter_context(_serve(bundle, library, ring or FakeRing(), send_buffer))
 
         yield start
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
+def toy(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[Frontend]:
     """One frontend for tests that leave nothing behind."""
-    with _serve(write_bundle(tmp_path_factory.mktemp("toy") / "bundle"), FakeRing()) as frontend:
+    with _serve(write_bundle(tmp_path_factory.mktemp("toy") / "bundle"), library, FakeRing()) as frontend:
         yield frontend

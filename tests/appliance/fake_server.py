@@ -9,4 +9,5 @@ from .fake_ring import FakeRing
 if __name__ == "__main__":
     step_s = float(sys.argv.pop(1))
     server.FrontendRing = lambda library, memory, ring: FakeRing(step_s=step_s)
+    server.Spouts = lambda library, tally: None
     sys.exit(server.main())

@@ -19,6 +19,7 @@
 #include "host/backoff.hpp"
 #include "host/claim.hpp"
 #include "host/doorbell.hpp"
+#include "host/spouts.hpp"
 
 namespace {
 
@@ -317,6 +318,27 @@ void dp_ring_turn_over(void* memory, uint32_t ring, uint32_t epoch) {
 // For it too, while its device is parked: waits for `timeout_us` to be woken. 1: it was.
 int dp_ring_await_wake(void* memory, int64_t timeout_us) {
   return dp::await_wake(*static_cast<dp::RingMemory*>(memory), timeout_us) ? 1 : 0;
+}
+
+// For a frontend's event loop: see `Spouts`.
+void* dp_spouts_create() { return new dp::Spouts; }
+
+void dp_spouts_learn(void* spouts, uint32_t token, const char* text, size_t bytes) {
+  static_cast<dp::Spouts*>(spouts)->learn(token, {text, bytes});
+}
+
+void dp_spouts_open(void* spouts, uint64_t tag, int socket, const char* before, size_t before_bytes, const char* after,
+                    size_t after_bytes, double last) {
+  static_cast<dp::Spouts*>(spouts)->open(tag, socket, {before, before_bytes}, {after, after_bytes}, last);
+}
+
+uint32_t dp_spouts_close(void* spouts, uint64_t tag, double* last) {
+  return static_cast<dp::Spouts*>(spouts)->close(tag, last);
+}
+
+int dp_spouts_pour(void* spouts, const uint64_t* tags, const int32_t* tokens, size_t count, double now,
+                   const double* bounds, size_t bound_count, double* gaps, int32_t* unsent) {
+  return static_cast<dp::Spouts*>(spouts)->pour(tags, tokens, count, now, bounds, bound_count, gaps, unsent) ? 1 : 0;
 }
 
 }  // extern "C"
