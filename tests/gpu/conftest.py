@@ -106,3 +106,11 @@ def cubin(plan, cubin_files):
     from dualpace.engine.device import Cubin
 
     return Cubin(cubin_files[plan.name])
+
+
+@pytest.fixture(scope="module", params=[("llama", "fp32"), ("gemma3", "fp32"), ("llama", "bf16")], ids="-".join)
+def served(request, tmp_path_factory, store):
+    """A tiny model, and what serves it."""
+    from .serving import make
+
+    return make(*request.param, tmp_path_factory.mktemp("served"), store)

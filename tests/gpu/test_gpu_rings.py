@@ -14,13 +14,13 @@ from dualpace.plan import abi
 from dualpace.plan.structs import Finish
 from tests.rdma.copies import transport
 
-from .test_engine import VOCABULARY, check_at_rest, check_greedy, serve, served  # noqa: F401
+from .serving import VOCABULARY, check_at_rest, check_greedy, serve
 
 pytestmark = [pytest.mark.gpu, pytest.mark.parametrize("served", [("llama", "fp32")], indirect=True, ids="-".join)]
 
 
 @pytest.fixture
-def memory(served):  # noqa: F811
+def memory(served):
     torch.zeros(1, device="cuda")
     with TemporaryDirectory(dir="/dev/shm") as folder:
         memory = RingMemory(Path(folder) / "rings", served.plan)
@@ -29,7 +29,7 @@ def memory(served):  # noqa: F811
 
 
 @pytest.fixture
-def rings(memory, served):  # noqa: F811
+def rings(memory, served):
     from dualpace.engine.gpu_rings import GpuRings
 
     rings = GpuRings(memory, served.plan)
@@ -52,13 +52,13 @@ def test_the_memory_is_exported_whole_unless_the_gpu_says_that_it_cannot(rings, 
     assert rings.dma_buf() == exported
 
 
-def test_it_begins_with_the_files_header_and_epoch_and_is_empty_beyond(rings, memory, served):  # noqa: F811
+def test_it_begins_with_the_files_header_and_epoch_and_is_empty_beyond(rings, memory, served):
     begin = abi.view("RingMemory", served.plan).rings.offset
     assert rings.read(0, begin) == Path(memory.path).read_bytes()[:begin]
     assert not any(rings.read(begin, memory.size - begin))
 
 
-def test_a_ring_that_is_turned_over_has_nothing_left_but_its_new_epoch(rings, memory, served):  # noqa: F811
+def test_a_ring_that_is_turned_over_has_nothing_left_but_its_new_epoch(rings, memory, served):
     layout = abi.view("RingMemory", served.plan)
     begin, each = layout.rings.offset, layout.rings.size // served.plan.rings.rings
     rings.write(begin, b"\xff" * each)
@@ -67,7 +67,7 @@ def test_a_ring_that_is_turned_over_has_nothing_left_but_its_new_epoch(rings, me
 
 
 @pytest.mark.parametrize("driver", ["host", "device"])
-def test_an_engine_serves_rings_in_its_own_memory(rings, memory, served, driver):  # noqa: F811
+def test_an_engine_serves_rings_in_its_own_memory(rings, memory, served, driver):
     import ctypes
 
     from dualpace.engine.device import Cubin
