@@ -1,7 +1,10 @@
 """The address that a deployment is served at."""
 
+import re
 import socket
 import ssl
+
+_HOST_AND_PORT = re.compile(r"(?:\[([^][]*:[^][]*)\]|([^][:]+)):([0-9]{1,5})")
 
 
 def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -20,9 +23,22 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return made
 
 
+def shown(host: str, port: int) -> str:
+    """Both as in a URL: an address of IPv6 in brackets, since it has colons of its own."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parted(address: str) -> tuple[str, int]:
+    """Host and port of an address as `shown` has it. Raises ValueError."""
+    found = _HOST_AND_PORT.fullmatch(address)
+    if not found or not 0 < int(found[3]) < 1 << 16:
+        raise ValueError(f"{address}: write HOST:PORT, and [ADDRESS]:PORT for IPv6")
+    return found[1] or found[2], int(found[3])
+
+
 def refused(host: str, port: int, error: OSError) -> str:
     """What to say about an address that cannot be had."""
-    return f"cannot listen on {host}:{port}: {error.strerror}; choose another with --host and --port"
+    return f"cannot listen on {shown(host, port)}: {error.strerror}; choose another with --host and --port"
 
 
 def base_of(url: str) -> str:

@@ -60,10 +60,15 @@ def _typed(argument: Argument) -> tuple[Any, type]:
     return argument.value, type(argument)
 
 
+def make_current() -> None:
+    """Make torch's context the one that this thread's calls of the driver are about."""
+    torch.zeros(1, device="cuda")
+
+
 @contextmanager
 def mapped(address: int, size: int) -> Iterator[ctypes.c_void_p]:
     """The device's address of host memory that it may read and write meanwhile."""
-    torch.zeros(1, device="cuda")
+    make_current()
     check(driver.cuMemHostRegister(address, size, driver.CU_MEMHOSTREGISTER_DEVICEMAP))
     try:
         yield ctypes.c_void_p(int(check(driver.cuMemHostGetDevicePointer(address, 0))))
@@ -80,7 +85,7 @@ class Cubin:
     """
 
     def __init__(self, *paths: Path) -> None:
-        torch.zeros(1, device="cuda")  # makes torch's context the current one
+        make_current()
         self._modules = [check(driver.cuModuleLoadData(path.read_bytes())) for path in paths]
         self._kernels: dict[str, tuple[Any, int, int]] = {}
         self._constants: dict[str, int] = {}

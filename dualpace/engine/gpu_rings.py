@@ -7,7 +7,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
@@ -57,27 +57,24 @@ class GpuRings:
         self._rings = plan.rings.rings
         self._lock = threading.Lock()
         self._context = check(driver.cuCtxGetCurrent())
-        self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         self.size = -(-memory.size // _GRAIN) * _GRAIN
-        self.address = int(check(driver.cuMemAlloc(self.size)))
         self._dma_buf = -1
-        try:
+        # What frees is not checked: once a kernel has failed every call fails, and says less than the first that did.
+        with ExitStack() as held:
+            self._stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+            held.callback(driver.cuStreamDestroy, self._stream)
+            self.address = int(check(driver.cuMemAlloc(self.size)))
+            held.callback(driver.cuMemFree, self.address)
             # No copy of this memory is left under way when the call for it returns: an adapter works beside them.
             sync = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
             check(driver.cuPointerSetAttribute(True, sync, self.address))
             check(driver.cuMemsetD8(self.address, 0, self.size))
             self.write(0, ctypes.string_at(memory.address, self._layout.rings.offset))
-        except BaseException:
-            driver.cuMemFree(self.address)
-            raise
+            self._held = held.pop_all()
 
     def close(self) -> None:
         """Free it; nobody reads or writes there any more."""
-        if self._dma_buf >= 0:
-            os.close(self._dma_buf)
-        # Not checked: once a kernel has failed every call fails, and says less than the first that did.
-        driver.cuMemFree(self.address)
-        driver.cuStreamDestroy(self._stream)
+        self._held.close()
 
     def lend(self, endpoint: "Endpoint", offset: int, size: int, *, writable: bool = False) -> "Region":
         """Let the peer of `endpoint` read a part of it, or write too. Raises LinkError, or DeviceError at first."""
@@ -88,6 +85,7 @@ class GpuRings:
         if self._dma_buf < 0:
             kind = driver.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
             self._dma_buf = int(check(driver.cuMemGetHandleForAddressRange(self.address, self.size, kind, 0)))
+            self._held.callback(os.close, self._dma_buf)
         return self._dma_buf
 
     def read(self, offset: int, size: int) -> bytes:

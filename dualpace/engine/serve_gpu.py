@@ -1,21 +1,18 @@
 """Serves a bundle on the GPU: provision, start, and then only watch until told to stop."""
 
-import ctypes
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from dualpace import gpu
-from dualpace.engine.device import Cubin, DeviceError, mapped
+from dualpace.engine.device import Cubin
 from dualpace.engine.doorbell import Doorbell
 from dualpace.engine.drive import DriveError, Driver, GpuEngine
 from dualpace.engine.frontends import serving_frontends
-from dualpace.engine.gpu_rings import GpuRings, refusal
-from dualpace.engine.link import LinkError, Port
 from dualpace.engine.memory import RingMemory
+from dualpace.engine.placing import placed
 from dualpace.engine.provision import Say, StoppedError, check_bundle, vocabulary, weights
 from dualpace.plan.manifest import HOST_RING, BundleError, HardwareError, Manifest, cubins
 from dualpace.plan.plan import Plan
@@ -56,49 +53,6 @@ def serve(bundle: Path, manifest: Manifest, rings: Path, drive: Driver, stopped:
         pass
     finally:
         memory.close()
-
-
-@contextmanager
-def placed(memory: RingMemory, plan: Plan, say: Say) -> Iterator[tuple[ctypes.c_void_p, GpuRings | None]]:
-    """The rings as the GPU sees them, until the block ends: the pages of `memory`, or its own where the plan has them.
-
-    These are given up, and it is said why, where no adapter can be let at them.
-    """
-    rings = _lendable(memory, plan, say) if plan.nic and plan.nic.memory == "gpu" else None
-    if rings is None:
-        with mapped(memory.address, memory.size) as address:
-            yield address, None
-        return
-    try:
-        with rings.showing_status():
-            yield ctypes.c_void_p(rings.address), rings
-    finally:
-        rings.close()
-
-
-def _lendable(memory: RingMemory, plan: Plan, say: Say) -> GpuRings | None:
-    """Rings in GPU memory that the plan's adapter has taken; None, and said why, where something cannot do it."""
-    from dualpace.engine.verbs import Endpoint
-
-    assert plan.nic
-    torch.zeros(1, device="cuda")
-    rings, why = None, refusal()
-    try:
-        if why is None:
-            rings = GpuRings(memory, plan)
-            endpoint = Endpoint(Port(plan.nic.device, plan.nic.port, plan.nic.gid_index))
-            try:
-                rings.lend(endpoint, 0, rings.size, writable=True)
-            finally:
-                endpoint.close()
-            say("the rings are in GPU memory")
-            return rings
-    except (DeviceError, LinkError) as error:
-        why = str(error)
-    if rings:
-        rings.close()
-    say(f"the rings are in pinned host memory: {why}")
-    return None
 
 
 def _watch(engine: GpuEngine, drive: Driver, doorbell: Doorbell, stopped: Callable[[], bool]) -> None:

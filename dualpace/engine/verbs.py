@@ -112,23 +112,21 @@ class Endpoint:
         access = enums.IBV_ACCESS_REMOTE_READ
         if writable:  # without relaxed ordering: flags go last
             access |= enums.IBV_ACCESS_REMOTE_WRITE | enums.IBV_ACCESS_LOCAL_WRITE
-        region = self._register(lambda: self._region(address, size, access, fd))
+        region = self._register(address, size, access, fd)
         return Region(address=address, size=size, rkey=region.rkey)
 
     def own(self, address: int, size: int) -> int:
         """Memory that operations write from here and read to; its lkey. Raises LinkError."""
-        return int(self._register(lambda: self._region(address, size, enums.IBV_ACCESS_LOCAL_WRITE, None)).lkey)
+        return int(self._register(address, size, enums.IBV_ACCESS_LOCAL_WRITE, None).lkey)
 
-    def _region(self, address: int, size: int, access: int, fd: int | None) -> Any:
-        if fd is not None:
-            return DmaBufMR(self._domain, size, access, dmabuf=fd, offset=address)
-        return MR(self._domain, size, access, address=address)
-
-    def _register(self, make: Callable[[], Any]) -> Any:
+    def _register(self, address: int, size: int, access: int, fd: int | None) -> Any:
         try:
-            return self._close.enter_context(make())
+            if fd is not None:
+                return self._close.enter_context(DmaBufMR(self._domain, size, access, dmabuf=fd, offset=address))
+            return self._close.enter_context(MR(self._domain, size, access, address=address))
         except PyverbsError as error:
-            raise LinkError("device", f"{self._port.device}: {error}; allow locked memory (`ulimit -l`)") from error
+            why = "it takes no dma-buf of this kind" if fd is not None else "allow locked memory (`ulimit -l`)"
+            raise LinkError("device", f"{self._port.device}: {error}; {why}") from error
 
     @property
     def room(self) -> int:

@@ -201,7 +201,7 @@ class Rings(Frozen):
 class Nic(Frozen):
     """The engine's port of an RDMA device, and the gate at which frontends of other hosts ask to be let in.
 
-    With `memory` gpu the rings are in the GPU's, if NIC and GPU can do that.
+    With `memory` gpu the rings are in the GPU's where NIC and GPU can do that, which is known once they have tried.
     """
 
     device: str

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from dualpace.address import shown
 from dualpace.plan.bar import BLOCKS, memory_bar
 from dualpace.plan.plan import Forecast, Plan
 from dualpace.plan.quantity import rate_text, size_text, time_text
@@ -110,8 +111,12 @@ def _rings(plan: Plan) -> Iterator[tuple[str, ...]]:
     remedy = f"; a container needs --shm-size {-(-rings.bytes // 2**20)}m" if rings.bytes > SHM_DEFAULT else ""
     yield "memory", size_text(rings.bytes) + remedy
     if plan.nic:
-        where = "pinned host memory" if plan.nic.memory == "host" else "GPU memory, or pinned host memory if need be"
-        yield "gate", f"{plan.nic.gate_host}:{plan.nic.gate_port}, {plan.nic.device} at {where}"
+        where = (
+            "pinned host memory"
+            if plan.nic.memory == "host"
+            else "GPU memory, or pinned host memory where NIC or GPU cannot"
+        )
+        yield "gate", f"{shown(plan.nic.gate_host, plan.nic.gate_port)}, {plan.nic.device} at {where}"
 
 
 def rates(plan: Plan) -> str:

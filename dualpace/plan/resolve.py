@@ -259,8 +259,6 @@ def _rings(section: NicSection, schedule: Schedule) -> Rings:
 def _nic(section: NicSection, target: Target, base: Path) -> Nic | None:
     if section.transport == "shm":
         return None
-    if section.memory == "gpu" and target.kind == "cpu":
-        raise PlanError(("nic", "memory"), "gpu is for a deployment on a GPU", "write host")
     if section.device is None:
         raise PlanError(("nic", "device"), "rdma needs a device", "name it, like mlx5_0")
     if section.gate is None:
@@ -269,7 +267,7 @@ def _nic(section: NicSection, target: Target, base: Path) -> Nic | None:
         device=section.device,
         port=section.port,
         gid_index=section.gid_index,
-        memory=section.memory,
+        memory="gpu" if section.memory == "auto" and target.kind == "cuda" else "host",
         gate_host=section.gate.host,
         gate_port=section.gate.port,
         tls_certificate=str(_absolute(base, section.gate.tls.certificate)),

@@ -180,7 +180,7 @@ class SchedulerSection(Section):
 
 
 class TlsSection(Section):
-    """TLS with files that the appliance reads when it starts, and for HTTP when they change."""
+    """TLS with files that the appliance reads when it starts, and again when they change."""
 
     certificate: Text = Field(
         description="PEM file with the certificate, and those between it and the root; relative to the spec.",
@@ -194,7 +194,7 @@ class GateSection(Section):
 
     host: Text = Field("0.0.0.0", description="Address to listen on.", examples=["10.0.0.7"])
     port: Annotated[int, Field(ge=0, le=65535)] = Field(7471, description="TCP port; 0 picks one.", examples=[7471])
-    tls: TlsSection = Field(description="What frontends know the engine by; read when the engine starts.")
+    tls: TlsSection = Field(description="What frontends know the engine by.")
     key_file: Text = Field(
         description="File with the key that frontends show, one line; relative to the spec.", examples=["frontend.key"]
     )
@@ -209,9 +209,9 @@ class NicSection(Section):
     device: Text | None = Field(None, description="RDMA device.", examples=["mlx5_0"])
     port: Annotated[int, Field(ge=1, le=255)] = Field(1, description="Port of the device.", examples=[1])
     gid_index: Annotated[int, Field(ge=0, le=255)] = Field(3, description="Index of the GID.", examples=[3])
-    memory: Literal["host", "gpu"] = Field(
-        "host",
-        description="Where the rings are that a NIC writes: pinned host memory, or the GPU's where NIC and GPU can.",
+    memory: Literal["host"] | Auto = Field(
+        "auto",
+        description="Where the rings are that a NIC writes; auto takes the GPU's memory where NIC and GPU can.",
         examples=["host"],
     )
     gate: GateSection | None = Field(None, description="Where frontends come in, with rdma.")

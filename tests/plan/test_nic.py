@@ -40,13 +40,10 @@ def test_paths_are_relative_to_the_spec_and_the_rest_has_defaults():
 
 def test_the_report_says_where_frontends_come_in():
     assert "0.0.0.0:7471, mlx5_0 at pinned host memory" in text_report(with_nic())
-    on_gpu = example("qwen2.5-7b-a100", nic=NIC | {"memory": "gpu"})
-    assert "mlx5_0 at GPU memory, or pinned host memory if need be" in text_report(on_gpu)
-
-
-def test_rings_in_a_gpus_memory_need_a_gpu():
-    with pytest.raises(PlanError, match="gpu is for a deployment on a GPU"):
-        with_nic(memory="gpu")
+    on_gpu = text_report(example("qwen2.5-7b-a100", nic=NIC))
+    assert "mlx5_0 at GPU memory, or pinned host memory where NIC or GPU cannot" in on_gpu
+    kept = text_report(example("qwen2.5-7b-a100", nic=NIC | {"memory": "host"}))
+    assert "mlx5_0 at pinned host memory" in kept
 
 
 @pytest.mark.parametrize(("missing", "words"), [("device", "rdma needs a device"), ("gate", "rdma needs a gate")])
