@@ -11,8 +11,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 CACHE = Path.home() / ".cache/dualpace/guest"
 TOOLS = {
@@ -85,8 +88,17 @@ def _tag() -> str:
     return f"cpython-{sys.version_info.major}{sys.version_info.minor}-"
 
 
-def run(script: str, folder: Path, seconds: float) -> tuple[int, str]:
-    """Run `script`, of bash, in a guest. It finds `folder` as /mnt/shared too. Returns its status and what it wrote."""
+class Ended(NamedTuple):
+    """The status of a script, what it wrote, the seconds of its guest, and those that its threads waited for a core."""
+
+    status: int
+    written: str
+    seconds: float
+    waited: float
+
+
+def run(script: str, folder: Path, seconds: float) -> Ended:
+    """Run `script`, of bash, in a guest, `seconds` at most. It finds `folder` as /mnt/shared too."""
     image = _kernel()
     release = next((image / "lib/modules").iterdir()).name
     links = "mkdir /tmp/verbs; ln -s /usr/lib/python3/dist-packages/pyverbs /tmp/verbs\nexport PYTHONPATH=/tmp/verbs\n"
@@ -100,13 +112,32 @@ def run(script: str, folder: Path, seconds: float) -> tuple[int, str]:
     for tag, (path, options) in shares.items():
         command += ["-fsdev", f"local,id={tag},path={path},security_model=none,{options}"]
         command += ["-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
-    console = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
+    with (folder / "console").open("w+") as console:
+        spent, waited = watched(command, console, seconds)
+        console.seek(0)
+        shown = console.read()
     log = folder / "log"
     written = log.read_text(errors="replace") if log.exists() else ""
     status = folder / "status"
     if not status.exists():
-        raise AssertionError(f"the guest ended early:\n{console.stdout[-4000:]}{console.stderr}\n{written}")
-    return int(status.read_text()), written
+        why = "was ended" if spent >= seconds else "ended early"
+        raise AssertionError(f"the guest {why} after {spent:.0f} s:\n{shown[-4000:]}\n{written[-20000:]}")
+    return Ended(int(status.read_text()), written, spent, waited)
+
+
+def watched(command: Sequence[str], output: TextIO, seconds: float) -> tuple[float, float]:
+    """How long `command` ran, `seconds` at most, and how long its threads waited for a core that others had."""
+    waited: dict[str, int] = {}
+    begin = time.monotonic()
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process:
+        while process.poll() is None:
+            for thread in Path(f"/proc/{process.pid}/task").iterdir():
+                with contextlib.suppress(OSError):  # it has ended
+                    _, waited[thread.name], _ = map(int, (thread / "schedstat").read_text().split())
+            if time.monotonic() - begin > seconds:
+                process.kill()
+            time.sleep(0.2)
+    return time.monotonic() - begin, sum(waited.values()) / 1e9
 
 
 def _kernel() -> Path:
