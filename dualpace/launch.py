@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dualpace.address import bound, refused
+from dualpace.address import bound, refused, shown
 from dualpace.exits import REFUSALS, Exit
 from dualpace.plan.abi import fixed_view
 from dualpace.plan.manifest import Manifest
@@ -104,8 +104,7 @@ class Appliance:
     @property
     def url(self) -> str:
         """The same as a URL."""
-        host, port = self.address
-        return f"{self._scheme}://[{host}]:{port}" if ":" in host else f"{self._scheme}://{host}:{port}"
+        return f"{self._scheme}://{shown(*self.address)}"
 
     def connection(self) -> http.client.HTTPConnection:
         """A connection to a frontend, not made yet. Its certificate is not checked: it is one's own."""

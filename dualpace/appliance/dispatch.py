@@ -165,6 +165,7 @@ class Dispatcher:
         self._ends: deque[tuple[int, Callable[[int], bool]]] = deque()
         self._closing: str | None = None
         self._stopping = threading.Event()
+        self._claiming = False
 
     async def __aenter__(self) -> "Dispatcher":
         loop = asyncio.get_running_loop()
@@ -176,7 +177,9 @@ class Dispatcher:
     async def __aexit__(self, *_: object) -> None:
         self._watch.cancel()
         self._stopping.set()
-        await asyncio.to_thread(self._pump.join)
+        # A claim may wait for an engine that says nothing. It is left alone: what it finds nobody wants any more.
+        while self._pump.is_alive() and not self._claiming:
+            await asyncio.to_thread(self._pump.join, WAIT_S)
         self._ring.close()
 
     def unavailable(self) -> str | None:
@@ -345,10 +348,16 @@ class Dispatcher:
         self, loop: asyncio.AbstractEventLoop, ring: FrontendRing, claim: Callable[[], FrontendRing]
     ) -> FrontendRing:
         """The ring of an engine that has taken the place of `ring`'s, or after a while that one again."""
+        self._claiming = True
         try:
             found = claim()
         except RingError:
             self._stopping.wait(WAIT_S)
+            return ring
+        finally:
+            self._claiming = False
+        if self._stopping.is_set():
+            found.close()
             return ring
         loop.call_soon_threadsafe(self._adopt, found)
         return found

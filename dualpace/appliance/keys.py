@@ -2,25 +2,21 @@
 
 import asyncio
 import hmac
-import logging
 import math
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from dualpace.appliance.errors import rate_limited
 from dualpace.appliance.ledger import Ledger, name_of
+from dualpace.engine.followed import Followed
 from dualpace.plan.api_keys import ApiKey, read_api_keys
-from dualpace.plan.manifest import BundleError
 
 # Where a request's scope has its account.
 ACCOUNT = "dualpace.account"
 # How often the file is looked at for changes, and the ledger for what other frontends spend.
 LOOK_S = 1.0
-
-logger = logging.getLogger(__name__)
 
 
 class Account:
@@ -81,7 +77,7 @@ class Keys:
         self._ledger = ledger
         self._clock = clock
         self._accounts: dict[bytes, Account] = {}
-        self._seen = self._stamp()
+        self._followed = Followed(self._read, file)
         self._open(keys)
 
     def __bool__(self) -> bool:
@@ -103,30 +99,17 @@ class Keys:
         if self._ledger.is_shared:
             for account in self._accounts.values():
                 account.settle()
-        stamp = self._stamp()
-        if stamp == self._seen:
-            return
-        self._seen = stamp
-        try:
-            keys = read_api_keys(self._file)
-        except BundleError as error:
-            logger.error("the keys stay as they were: %s", error)
-            return
-        before = len(self._accounts)
+        self._followed.follow()
+
+    def _read(self) -> str:
+        keys, before = read_api_keys(self._file), len(self._accounts)
         self._open(keys)
-        logger.info("%s has changed: %d keys now, %d before", self._file, len(keys), before)
+        return f"{len(keys)} keys now, {before} before"
 
     def _open(self, keys: Sequence[ApiKey]) -> None:
         kept = {account.limits: account for account in self._accounts.values()}
         self._ledger.open([name_of(key.key) for key in keys])
         self._accounts = {key.key: kept.get(key) or Account(key, self._ledger, self._clock) for key in keys}
-
-    def _stamp(self) -> tuple[int, ...]:
-        try:
-            found = Path(self._file).stat()
-        except OSError:
-            return ()
-        return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def key_in(authorization: str) -> bytes:

@@ -23,7 +23,7 @@ from dualpace.appliance.tally import (
     Histogram,
 )
 from dualpace.engine.ring import Status
-from dualpace.engine.traffic import FAULTS, Traffic
+from dualpace.engine.traffic import FAILURES, FAULTS, Traffic
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -171,10 +171,16 @@ def _transport(traffic: Traffic) -> Iterator[Samples]:
         values = tuple(("", _label("kind", kind), count) for kind, count in zip(kinds, counts, strict=True))
         yield Samples(name, "counter", text, values)
     yield Samples("dualpace_rdma_doorbells_total", "counter", "Chains of them posted.", (("", "", traffic.doorbells),))
-    made = (("", "", traffic.connections),)
-    yield Samples("dualpace_rdma_connections_total", "counter", "Connections made to the engine.", made)
-    values = tuple(("", _label("fault", fault), traffic.faults[fault]) for fault in FAULTS)
-    yield Samples("dualpace_rdma_faults_total", "counter", "Connections lost, by why.", values)
+    for name, text, count in (
+        ("dualpace_rdma_attempts_total", "Times that the engine was asked to let this frontend in.", traffic.attempts),
+        ("dualpace_rdma_connections_total", "Connections made to the engine.", traffic.connections),
+    ):
+        yield Samples(name, "counter", text, (("", "", count),))
+    for name, text, label, whys, found in (
+        ("dualpace_rdma_failures_total", "Attempts that failed, by why.", "cause", FAILURES, traffic.failures),
+        ("dualpace_rdma_faults_total", "Connections lost, by why.", "fault", FAULTS, traffic.faults),
+    ):
+        yield Samples(name, "counter", text, tuple(("", _label(label, why), found[why]) for why in whys))
 
 
 def _gauge(name: str, text: str, value: float) -> Samples:

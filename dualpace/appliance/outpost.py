@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from dualpace.address import parted
 from dualpace.appliance.log import log_to
 from dualpace.appliance.server import arguments_of, complaining, run
 from dualpace.engine.link import Port
@@ -39,9 +40,13 @@ def main() -> int:
     parser.add_argument("--ring", type=int, help="which ring to ask for; any by default")
     arguments = arguments_of(parser)
     log_to(sys.stderr, {"frontend": arguments.ring or 0})
+    # While there is nothing to drain; afterwards the server has handlers of its own.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with complaining() as status:
         try:
             status.code = _serve(arguments)
+        except KeyboardInterrupt:
+            pass
         except ImportError as error:
             raise OSError(
                 f"RDMA needs {error.name}: install python3-pyverbs or `pip install 'dualpace[rdma]'`"
@@ -50,10 +55,11 @@ def main() -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    host, colon, port = arguments.connect.rpartition(":")
-    if not (colon and port.isdecimal()):
-        raise RingError(f"--connect {arguments.connect}: write HOST:PORT, as the engine's log has it")
-    key = read_key(arguments.key_file)
+    try:
+        gate = parted(arguments.connect)
+    except ValueError as error:
+        raise RingError(f"--connect {error}, as the engine's log has it") from error
+    read_key(arguments.key_file)
     # Only now: verbs may not be there.
     from dualpace.engine.uplink import LaterError, Uplink
 
@@ -72,7 +78,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     device = Port(arguments.device, arguments.device_port, arguments.gid_index)
     folder = RunFolder()
     try:
-        uplink = Uplink(host.strip("[]"), int(port), key, arguments.ca, device, folder.path, arguments.ring)
+        uplink = Uplink(*gate, arguments.key_file, arguments.ca, device, folder.path, arguments.ring)
         until_there(uplink.fetch)
         claims = _Claims(uplink.claim, until_there(uplink.claim))
         run(arguments, uplink.bundle, claims, folder.path / "rings", 0, traffic=uplink.traffic)

@@ -20,9 +20,8 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from dualpace.address import bound, refused
+from dualpace.address import bound, refused, shown
 from dualpace.appliance.app import create_app
-from dualpace.appliance.certificate import LOOK_S, Certificate
 from dualpace.appliance.deployment import Deployment, load
 from dualpace.appliance.dispatch import Dispatcher
 from dualpace.appliance.errors import unavailable
@@ -31,6 +30,7 @@ from dualpace.appliance.log import log_to
 from dualpace.appliance.protocol import Protocol
 from dualpace.appliance.spouts import Spouts
 from dualpace.appliance.tally import Tally
+from dualpace.engine.certificate import Certificate
 from dualpace.engine.ring import FrontendRing, RingError
 from dualpace.engine.traffic import Traffic
 from dualpace.plan.manifest import HOST_RING, BundleError
@@ -46,6 +46,8 @@ KEEP_ALIVE_S = 75
 UNREAD_S = 60
 # What the garbage collector lets come together before it looks, which then takes half a millisecond.
 YOUNG_OBJECTS = 10_000
+# How often the certificate's files are looked at for changes.
+CERTIFICATE_LOOK_S = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +109,7 @@ class Server(uvicorn.Server):
 
     def _follow(self, loop: asyncio.AbstractEventLoop, certificate: Certificate) -> None:
         certificate.follow()
-        loop.call_later(LOOK_S, self._follow, loop, certificate)
+        loop.call_later(CERTIFICATE_LOOK_S, self._follow, loop, certificate)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -137,14 +139,13 @@ class Server(uvicorn.Server):
 def describe(deployment: Deployment, host: str, port: int) -> str:
     """The line that says what is served, where, and how it samples by default."""
     model = deployment.generation
-    address = f"[{host}]" if ":" in host else host
     sampling = (
         f"temperature {model.temperature:g}, top_p {model.top_p:g}, top_k {model.top_k}, min_p {model.min_p:g}, "
         f"repetition_penalty {model.repetition_penalty:g}"
     )
     scheme = "https" if deployment.plan.serving.tls_certificate else "http"
     return (
-        f"serving {deployment.name} at {scheme}://{address}:{port}/v1, "
+        f"serving {deployment.name} at {scheme}://{shown(host, port)}/v1, "
         f"context limit {deployment.max_context} tokens, sampling by default with {sampling}"
     )
 
@@ -221,7 +222,7 @@ def run(
     deployment = load(bundle)
     plan, serving = deployment.plan, deployment.plan.serving
     tls = serving.tls_certificate, serving.tls_key
-    certificate = Certificate(*tls) if all(tls) else None
+    certificate = Certificate("serving.tls", *tls) if all(tls) else None
     host = arguments.host or serving.host
     port = serving.port if arguments.port is None else arguments.port
     try:

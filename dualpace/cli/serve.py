@@ -40,6 +40,7 @@ def serve(
     store: StorePath = None,
 ) -> None:
     """Serve a spec, building it first, or a bundle, until interrupted."""
+    from dualpace.address import shown
     from dualpace.build.progress import report_to
     from dualpace.launch import Appliance, LaunchError, end_on_signals
 
@@ -52,7 +53,7 @@ def serve(
             with report_to(sys.stderr) as progress:
                 appliance.start(progress.step)
             if nic := appliance.gate:
-                where = f"{nic.gate_host}:{nic.gate_port}"
+                where = shown(nic.gate_host, nic.gate_port)
                 show(f"ready, frontends come in at {where}: `dualpace frontend`; Ctrl-C ends\n", sys.stderr)
             else:
                 show(f"ready at {appliance.url}, Ctrl-C drains and ends\n", sys.stderr)

@@ -7,6 +7,7 @@ served, here or anywhere; 1 for a GPU that fails.
 """
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -46,6 +47,8 @@ def main() -> int:
     """Entry point."""
     stop = Stop()
     arguments = _arguments()
+    logging.basicConfig(format="engine: %(message)s")
+    logging.getLogger("dualpace").setLevel(logging.INFO)
     try:
         manifest = read_manifest(arguments.bundle)
     except BundleError as error:

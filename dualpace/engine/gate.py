@@ -21,8 +21,10 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from dualpace.address import bound
+from dualpace.address import bound, shown
+from dualpace.engine.certificate import Certificate
 from dualpace.engine.claims import Claims
+from dualpace.engine.followed import Followed
 from dualpace.engine.greeting import (
     PROTOCOL,
     Attach,
@@ -40,7 +42,7 @@ from dualpace.engine.greeting import (
 from dualpace.engine.link import LinkError, Port, Region
 from dualpace.engine.verbs import Endpoint
 from dualpace.plan import abi
-from dualpace.plan.manifest import BundleError, HardwareError, Manifest, frontend_files, ring_library
+from dualpace.plan.manifest import HardwareError, Manifest, frontend_files, ring_library
 from dualpace.plan.nic_key import read_key
 from dualpace.plan.plan import Nic
 
@@ -69,26 +71,25 @@ class Gate:
         self._bundle, self._manifest, self._nic = bundle, manifest, nic
         self._memory, self._claims, self._say = memory, claims, say
         self._port = Port(nic.device, nic.port, nic.gid_index)
-        self._key = read_key(nic.key_file)
-        self._tls = _tls(nic)
+        self._certificate = Certificate("nic.gate.tls", nic.tls_certificate, nic.tls_key)
+        self._key_file = Followed(self._read_key, nic.key_file)
+        self._read_key()
         self._ends: Counter[str] = Counter()
         self._said: dict[str, float] = {}
         self._lock = threading.Lock()
         # By thread, the oldest first. Strangers have not shown the key yet.
-        self._connections: dict[threading.Thread, socket.socket] = {}
+        self._connections: dict[threading.Thread, ssl.SSLSocket] = {}
         self._strangers: dict[threading.Thread, None] = {}
-        self._stopping = False
         try:
             Endpoint(self._port).close()  # says now what is wrong with the device
             self._listener = bound(nic.gate_host, nic.gate_port)
         except (LinkError, OSError) as error:
-            raise HardwareError(
-                f"frontends cannot come in at {nic.gate_host}:{nic.gate_port} through {nic.device}: {error}"
-            ) from error
+            where = shown(nic.gate_host, nic.gate_port)
+            raise HardwareError(f"frontends cannot come in at {where} through {nic.device}: {error}") from error
         self._closed, self._wake = os.pipe2(os.O_CLOEXEC)
         self._listener.listen()
         self.address = self._listener.getsockname()[:2]
-        say(f"frontends come in at {self.address[0]}:{self.address[1]}, through {nic.device}")
+        say(f"frontends come in at {shown(*self.address)}, through {nic.device}")
         self._acceptor = threading.Thread(target=self._accept, name="gate", daemon=True)
         self._acceptor.start()
 
@@ -97,7 +98,6 @@ class Gate:
         os.close(self._wake)
         self._acceptor.join()
         with self._lock:
-            self._stopping = True
             left = dict(self._connections)
         for connection in left.values():
             _shut(connection)
@@ -109,47 +109,60 @@ class Gate:
     def _accept(self) -> None:
         while self._closed not in _readable(self._listener, self._closed):
             try:
-                connection, (host, *_) = self._listener.accept()
-            except OSError as error:  # of one connection, or for want of descriptors, which passes
+                plain, (host, *_) = self._listener.accept()
+                with plain:  # unless it is taken on
+                    # By this thread, so that a certificate changes while no connection is made with it.
+                    self._certificate.follow()
+                    self._key_file.follow()
+                    self._begin(plain, host)
+            except (OSError, RuntimeError) as error:  # for want of descriptors or threads, which passes
                 self._note("accept", "?", str(error))
                 _readable(self._closed, timeout_s=_PAUSE_S)
-                continue
-            thread = threading.Thread(target=self._serve, args=(connection, host), name="gate", daemon=True)
-            with self._lock:
-                self._connections[thread] = connection
-                self._strangers[thread] = None
-                if len(self._strangers) > _STRANGERS:
-                    oldest = next(iter(self._strangers))
-                    del self._strangers[oldest]
-                    _shut(self._connections[oldest])
-            thread.start()
 
-    def _serve(self, plain: socket.socket, host: str) -> None:
-        """Greet a frontend and keep its connection until it ends."""
-        me = threading.current_thread()
+    def _begin(self, plain: socket.socket, host: str) -> None:
         try:
-            plain.settimeout(_STRANGER_S)
-            keep_alive(plain)
-            with self._tls.wrap_socket(plain, server_side=True, do_handshake_on_connect=False) as connection:
-                with self._lock:
-                    self._connections[me] = connection
-                    if self._stopping:
-                        return
-                connection.do_handshake()
-                try:
-                    self._admit(connection, host)
-                except RefusedError as refusal:
-                    self._note("refused", host, str(refusal))
-                    send(connection, Refused(reason=str(refusal), later=refusal.later))
+            connection = self._certificate.context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+        except OSError as error:  # it has gone already
+            self._note("greeting", host, str(error))
+            return
+        thread = threading.Thread(target=self._serve, args=(connection, host), name="gate", daemon=True)
+        with self._lock:
+            try:
+                thread.start()
+            except RuntimeError:
+                connection.close()
+                raise
+            self._connections[thread] = connection
+            self._strangers[thread] = None
+            if len(self._strangers) > _STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                _shut(self._connections[oldest])
+
+    def _read_key(self) -> str:
+        self._key = read_key(self._nic.key_file)
+        return "frontends have to show it when they come in"
+
+    def _serve(self, connection: ssl.SSLSocket, host: str) -> None:
+        """Greet a frontend and keep its connection until it ends."""
+        try:
+            connection.settimeout(_STRANGER_S)
+            keep_alive(connection)
+            connection.do_handshake()
+            try:
+                self._admit(connection, host)
+            except RefusedError as refusal:
+                self._note("refused", host, str(refusal))
+                send(connection, Refused(reason=str(refusal), later=refusal.later))
         except (OSError, GreetingError, LinkError) as error:
             self._note("greeting", host, str(error))
         except Exception as error:  # whatever a stranger says, it is counted and the gate stays
             self._note("failed", host, f"{type(error).__name__}: {error}")
         finally:
-            plain.close()
+            connection.close()
             with self._lock:
-                self._connections.pop(me, None)
-                self._strangers.pop(me, None)
+                self._connections.pop(threading.current_thread(), None)
+                self._strangers.pop(threading.current_thread(), None)
 
     def _admit(self, connection: ssl.SSLSocket, host: str) -> None:
         hello = receive(connection, Hello, _STRANGER_S)
@@ -179,6 +192,7 @@ class Gate:
             send(connection, self._attached(endpoint, attach, ring))
             self._say(f"{host} has ring {ring}")
             why = self._until_it_ends(connection, endpoint)
+            _shut(connection)  # so that the frontend hears of it before its operations fail
         self._note(why, host, f"its ring {ring} is free again, what it left is ended")
 
     def _checked(self, hello: Hello) -> str:
@@ -271,15 +285,3 @@ def _shut(connection: socket.socket) -> None:
     """End a connection under the thread that uses it; not as TLS would, which that thread is in."""
     with suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
-
-
-def _tls(nic: Nic) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(nic.tls_certificate, nic.tls_key, password="")
-    except OSError as error:
-        why = "it is no PEM certificate with its key" if isinstance(error, ssl.SSLError) else error.strerror
-        raise BundleError(
-            f"nic.gate.tls {nic.tls_certificate} and {nic.tls_key}: {why}; mount them or change the spec"
-        ) from error
-    return context

@@ -72,7 +72,6 @@ class RdmaTransport:
         # Another each time: the last one's copy may still be read.
         self.path = folder / f"ring{self.ring}.{connection.attached.peer.qpn}.{connection.endpoint.peer.qpn}"
         self._copy = RingMemory(self.path, plan, reserved=False)
-        traffic.connections += 1
         self._lost = False
         self._lock = threading.Lock()
         self._stirred = threading.Event()
@@ -83,6 +82,7 @@ class RdmaTransport:
         except LinkError:
             self.close()
             raise
+        traffic.connections += 1
 
     def _lay_out(self, plan: Plan) -> None:
         memory = abi.view("RingMemory", plan).from_address(self._copy.address)
@@ -162,7 +162,9 @@ class RdmaTransport:
                     self._news = time.monotonic()
                     break
             except LinkError as error:
-                self._lose(error.kind, str(error))
+                # What the engine ends fails too, in one way or another.
+                closed = error.kind != "closed" and self._connection.is_closed()
+                self._lose("closed" if closed else error.kind, str(error))
                 break
             now = time.monotonic()
             if now >= end:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dualpace.appliance.certificate import Certificate
+from dualpace.engine.certificate import Certificate
 from dualpace.plan.manifest import BundleError
 from tests.certificates import make_certificate
 
@@ -58,7 +58,7 @@ def test_files_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path, make:
 
 def test_halves_of_two_pairs_are_refused(make: Callable[[str], Made]):
     with pytest.raises(BundleError, match="no PEM certificate with its key"):
-        Certificate(str(make("one")[0]), str(make("two")[1]))
+        Certificate("serving.tls", str(make("one")[0]), str(make("two")[1]))
 
 
 def served(certificate: Certificate, trusted: Path) -> bool:
@@ -81,7 +81,7 @@ def served(certificate: Certificate, trusted: Path) -> bool:
 
 def test_changed_files_are_followed_once_they_match(make: Callable[[str], Made], tmp_path, caplog):
     certificate, key = make("own")
-    followed = Certificate(str(certificate), str(key))
+    followed = Certificate("serving.tls", str(certificate), str(key))
     old = tmp_path / "old.crt"
     old.write_bytes(certificate.read_bytes())
     certificate.write_bytes(make("other")[0].read_bytes())  # without its key yet

@@ -197,7 +197,8 @@ def test_a_file_that_cannot_be_read_any_more_leaves_the_keys_as_they_were(
         keys.look()
         assert keys.account(b"key")
     (record,) = caplog.records
-    assert "the keys stay as they were" in record.getMessage()
+    assert record.getMessage().startswith("what was read before stays in use: ")
+    assert str(file) in record.getMessage()
 
 
 def test_what_a_key_has_used_outlasts_a_change_of_another(tmp_path: Path):

@@ -8,7 +8,6 @@ from transformers.models.llama import LlamaForCausalLM
 
 from benchmarks import replay
 from tests.appliance.bundles import tokenizer
-from tests.certificates import make_certificate
 from tests.e2e.tiny import build_tiny
 from tests.rdma.prepared import (
     BUNDLE,
@@ -20,6 +19,7 @@ from tests.rdma.prepared import (
     PROMPT,
     REPLAY,
     TOKENS,
+    issue,
 )
 from tests.scheduler.engines import compile_host
 from tests.scheduler.plans import ROOMY, TIGHT
@@ -27,8 +27,7 @@ from tests.scheduler.plans import ROOMY, TIGHT
 
 def prepare(folder: Path, store: Path) -> None:
     """Compile and build all of it, through `store`, which may hold libraries already."""
-    (folder / KEY).write_text("0123456789abcdef0123456789abcdef\n")
-    make_certificate(folder, "gate")
+    issue(folder)
     for plan in (ROOMY, TIGHT):
         (folder / plan.name).mkdir()
         compile_host(plan, folder / plan.name)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.certificates import make_certificate
 from tests.scheduler.engines import Libraries
 
 KEY, CERTIFICATE, CERTIFICATE_KEY = "frontend.key", "gate.crt", "gate.key"
@@ -9,6 +10,12 @@ BUNDLE, REPLAY, CONTINUATION = "tiny.bundle", "replay.so", "continuation.txt"
 GATE_PORT = 7471
 PROMPT = [0, 72, 101, 108, 108, 111, 44, 32]
 TOKENS = 12
+
+
+def issue(folder: Path) -> None:
+    """Write a key and a certificate."""
+    (folder / KEY).write_text("0123456789abcdef0123456789abcdef\n")
+    make_certificate(folder, "gate")
 
 
 def libraries(folder: Path, name: str) -> Libraries:

@@ -1,25 +1,12 @@
 """What a ring does for its frontend, whichever transport carries it."""
 
-import time
-
 import pytest
 
 from dualpace.engine.ring import Finish, SamplingParams
 from tests.scheduler.plans import ROOMY, TIGHT
 from tests.scheduler.toy import continuation, foretold, random_run
 
-PROMPT = [5, 17, 60, 2, 44]
-SECONDS = 20
-
-
-def step_until(toy, done):
-    """Steps, with what is published read, until `done()`."""
-    end = time.monotonic() + SECONDS
-    while not done():
-        assert time.monotonic() < end, "did not come about"
-        toy.step()
-        for ring in range(len(toy.rings)):
-            toy.read(ring)
+from .steps import PROMPT, at_rest, step_until, wait_for
 
 
 def test_a_request_is_answered(toys):
@@ -90,10 +77,7 @@ def test_the_engines_status_is_shown(toys):
     ring = toy.rings[0]
     toy.scheduler.announce(ready=True)
     toy.step()
-    end = time.monotonic() + SECONDS
-    while not ring.status().ready:
-        assert time.monotonic() < end
-        ring.wait(0.05)
+    wait_for(lambda: ring.wait(0.05) or ring.status().ready)
     assert ring.status().alive
     assert ring.status().total_pages == toy.plan.pages[0].pages
 
@@ -103,11 +87,13 @@ def test_an_engine_that_stops_ends_what_it_has_not_answered(toys):
     request = toy.submit(PROMPT, SamplingParams(max_tokens=60))
     step_until(toy, lambda: request.tokens)
     toy.scheduler.announce(stopped=True)
-    end = time.monotonic() + SECONDS
-    while not request.finish:
-        assert time.monotonic() < end
+
+    def told():
         for event in toy.rings[0].wait(0.05):
             request.take(event._replace(prompt_tokens=len(PROMPT), index=len(request.tokens)))
+        return request.finish
+
+    wait_for(told)
     assert request.finish is Finish.ENGINE_GONE
 
 
@@ -117,10 +103,7 @@ def test_a_ring_that_is_given_up_is_free_for_the_next(toys):
     step_until(toy, lambda: request.tokens)
     toy.rings[0].close()
     toy.requests.clear()
-    end = time.monotonic() + SECONDS
-    while not toy.scheduler.at_rest():
-        assert time.monotonic() < end
-        toy.step()
+    at_rest(toy)
     toy.rings[0] = toy.claim(0)
     request = toy.submit(PROMPT, SamplingParams(max_tokens=5))
     step_until(toy, lambda: request.finish)

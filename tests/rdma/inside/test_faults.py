@@ -1,106 +1,27 @@
 """What goes wrong with a connection ends that connection's requests and no other, is counted, and leaves nothing."""
 
+import contextlib
 import ctypes
-import errno
 import os
-import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from dualpace.engine.gate import _STRANGERS
-from dualpace.engine.link import Port
-from dualpace.engine.ring import Finish, RingError, SamplingParams
-from dualpace.engine.uplink import LaterError
-from dualpace.plan import abi
-from dualpace.plan.structs import RecordType
+from dualpace.engine.ring import Finish
+from tests.rdma import prepared
 from tests.scheduler.plans import TIGHT
-from tests.scheduler.toy import continuation
 
-from .conftest import PREPARED
-from .test_conformance import PROMPT, step_until
-
-SECONDS = 60
-LONG = SamplingParams(max_tokens=60)
-
-
-def wait_for(done):
-    end = time.monotonic() + SECONDS
-    while not done():
-        assert time.monotonic() < end, "did not come about"
-        time.sleep(0.02)
-
-
-def ends(ring):
-    """The finishes of the requests of `ring`, of which it hears the last now."""
-    found = []
-    wait_for(lambda: found or found.extend(event.finish for event in ring.wait(0.05) if event.finish))
-    return found
-
-
-def other_goes_on(toy, ring=1):
-    """A request of another frontend gets its whole text."""
-    request = toy.submit(PROMPT, SamplingParams(max_tokens=20), ring)
-    end = time.monotonic() + SECONDS
-    while not request.finish:
-        assert time.monotonic() < end
-        toy.step()
-        toy.read(ring)
-    assert (request.tokens, request.finish) == continuation(toy.plan, PROMPT, request.params)
-
-
-def at_rest(toy):
-    end = time.monotonic() + SECONDS
-    while not toy.scheduler.at_rest():
-        assert time.monotonic() < end
-        toy.step()
-
-
-def again(toy, ring=0):
-    """Its frontend comes back, and is served in a new epoch."""
-    uplink, before = toy.rings[ring].uplink, toy.memory_view().rings[ring].control.epoch
-    toy.rings[ring].close()
-    toy.requests.clear()
-    claimed = []
-
-    def claim():
-        try:
-            claimed.append(uplink.claim())
-        except RingError:  # what its last connection left is being ended
-            return False
-        return True
-
-    wait_for(claim)
-    (toy.rings[ring],) = claimed
-    toy.rings[ring].uplink = uplink
-
-    def open_anew():
-        epoch = toy.memory_view().rings[ring].control.epoch
-        return epoch % 2 == 1 and epoch != before  # an open ring's is odd, and comes in no order
-
-    wait_for(open_anew)
-    request = toy.submit(PROMPT, SamplingParams(max_tokens=5), ring)
-    step_until(toy, lambda: request.finish)
-    assert request.finish is Finish.LENGTH
-    at_rest(toy)
+from .steps import again, at_rest, comes_in, ends, is_free, memory_of, other_goes_on, running, wait_for
 
 
 @pytest.fixture
-def toy(remote):
-    toy = remote(TIGHT)
-    toy.memory_view = lambda: abi.view("RingMemory", toy.plan).from_address(toy.memory.address)
-    return toy
-
-
-def running(toy):
-    request = toy.submit(PROMPT, LONG)
-    step_until(toy, lambda: request.tokens)
-    return request
+def toy(remote, monkeypatch):
+    """An engine whose gate does not look at connections by itself: their frontends find first what is wrong."""
+    monkeypatch.setattr("dualpace.engine.gate._WATCH_S", 3600.0)
+    return remote(TIGHT)
 
 
 def endpoint(toy):
@@ -147,60 +68,17 @@ def test_a_wire_that_is_cut(toy, cut, faults):
     again(toy)
 
 
-FRONTEND = """
-import sys, time
-from pathlib import Path
-from dualpace.engine.ring import SamplingParams
-from dualpace.engine.uplink import Uplink
-from dualpace.engine.gate import _STRANGERS
-from dualpace.engine.link import Port
-port, folder, key, ca = sys.argv[1:]
-uplink = Uplink("127.0.0.1", int(port), key.encode(), ca, Port("rxe1", 1, 1), Path(folder), 0)
-uplink.fetch()
-ring = uplink.claim()
-ring.submit(1, [5, 17, 60, 2, 44], SamplingParams(max_tokens=60))
-while not ring.wait(0.1):
-    pass
-print("served", flush=True)
-time.sleep(600)
-"""
-
-
-def test_a_frontend_that_is_killed(toy, tmp_path):
-    toy.rings[0].close()
-    wait_for(lambda: any("ring 0 is free again" in line for line in toy.said))
-    toy.said.clear()
-    key = (PREPARED / "frontend.key").read_text().strip()
-    command = [sys.executable, "-c", FRONTEND, str(toy.gate.address[1]), tmp_path, key, PREPARED / "gate.crt"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as frontend:
-        os.set_blocking(frontend.stdout.fileno(), False)
-        end = time.monotonic() + SECONDS
-        while "served" not in (frontend.stdout.readline() or ""):
-            assert time.monotonic() < end
-            toy.step()
-        frontend.send_signal(signal.SIGKILL)
-    other_goes_on(toy)
-    toy.requests.clear()
-    at_rest(toy)
-    wait_for(lambda: any("ring 0 is free again" in line for line in toy.said))
-
-
-def test_an_engine_that_goes(toy):
-    running(toy)
-    toy.gate.close()
-    assert ends(toy.rings[0]) == [Finish.ENGINE_GONE]
-    assert toy.rings[0].uplink.traffic.faults["closed"] == 1
-    with pytest.raises(LaterError):
-        toy.rings[0].uplink.claim()
-    toy.gate.close = lambda: None
-
-
-def test_a_queue_pair_that_fails(toy):
+def fail(toy):
+    """Have the queue pair fail, as an adapter may."""
     from pyverbs import enums
     from pyverbs.qp import QPAttr
 
-    running(toy)
     endpoint(toy)._pair.modify(QPAttr(qp_state=enums.IBV_QPS_ERR), enums.IBV_QP_STATE)
+
+
+def test_a_queue_pair_that_fails(toy):
+    running(toy)
+    fail(toy)
     assert ends(toy.rings[0]) == [Finish.ENGINE_GONE]
     assert toy.rings[0].uplink.traffic.faults["queue"] == 1
     other_goes_on(toy)
@@ -217,7 +95,7 @@ def beyond(toy):
 
 def test_a_frontend_that_goes_beyond_its_ring_is_cut_off(toy):
     running(toy)
-    other = toy.memory_view().rings[1]
+    other = memory_of(toy).rings[1]
     before = bytes(other.control)
     beyond(toy)
     assert ends(toy.rings[0]) == [Finish.ENGINE_GONE]
@@ -232,181 +110,103 @@ def test_the_engines_status_cannot_be_written(toy):
     (_, theirs, _) = transport._status_keys
     transport._view.arena[0] = 0x5A5A5A5A
     write = transport._span(ctypes.addressof(transport._view.arena), 8)
-    before = bytes(toy.memory_view().status)
+    before = bytes(memory_of(toy).status)
     transport._connection.endpoint.post([write._replace(remote=theirs.address, rkey=theirs.rkey)])
     wait_for(lambda: toy.rings[0].wait(0.05) or not toy.rings[0].status().alive)
     assert toy.rings[0].uplink.traffic.faults["access"] == 1
-    assert bytes(toy.memory_view().status) == before
+    assert bytes(memory_of(toy).status) == before
 
 
-def test_a_queue_pair_that_the_engine_finds_failed_is_cut_off(toy):
+def test_a_queue_pair_that_the_engine_finds_failed_is_cut_off(remote):
     """A peer that stays although its queue pair has failed."""
+    toy = remote(TIGHT)
     running(toy)
     beyond(toy)
     wait_for(lambda: any("its queue pair has failed" in line for line in toy.said))
     other_goes_on(toy)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"key": b"another-key-of-that-length"}, "the key is not that of nic.gate.key_file"),
-        ({"authority": None}, "--ca FILE trusts the certificate"),
-        ({"ring": 2}, "there are 2, numbered from 0; raise nic.rings"),
-        ({"ring": 1}, "ring 1 is in use"),
-        ({"port": Port("rxe7", 1, 1)}, "rxe7: .*name one that `ibv_devices` lists"),
-        ({"port": Port("rxe1", 1, 3)}, "GID 3 of port 1 is empty"),
-    ],
-    ids=["key", "certificate", "no such ring", "ring in use", "no such device", "no such address"],
-)
-def test_who_cannot_come_in_is_told_why(toy, changes, words):
-    uplink = toy.uplink(**changes)
-
-    def come_in():
-        uplink.fetch()
-        uplink.claim()
-
-    with pytest.raises(RingError, match=words):
-        come_in()
+FRONTEND = """
+import sys, time
+from pathlib import Path
+from dualpace.engine.ring import SamplingParams
+from dualpace.engine.uplink import Uplink
+from dualpace.engine.link import Port
+port, key_file, authority, folder = sys.argv[1:]
+uplink = Uplink("127.0.0.1", int(port), key_file, authority, Port("rxe1", 1, 1), Path(folder), 0)
+uplink.fetch()
+ring = uplink.claim()
+ring.submit(1, [5, 17, 60, 2, 44], SamplingParams(max_tokens=60))
+while not ring.wait(0.1):
+    pass
+print("served", flush=True)
+time.sleep(600)
+"""
 
 
-def test_a_ring_that_is_in_use_may_be_free_later(toy):
-    uplink = toy.uplink()
-    uplink.fetch()
-    with pytest.raises(LaterError, match=r"every ring is in use; raise nic.rings"):
-        uplink.claim()
+def is_killed(toy):
+    """A frontend that is a process of its own, in the midst of a request."""
+    folder = toy.folder.with_name("killed")
+    folder.mkdir(exist_ok=True)
+    files = (toy.secrets / prepared.KEY, toy.secrets / prepared.CERTIFICATE, folder)
+    command = [sys.executable, "-c", FRONTEND, str(toy.gate.address[1]), *map(str, files)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as frontend:
+        os.set_blocking(frontend.stdout.fileno(), False)
+
+        def is_served():
+            assert frontend.poll() is None
+            toy.step()
+            return "served" in (frontend.stdout.readline() or "")
+
+        wait_for(is_served, pause=0)
+        assert not toy.scheduler.at_rest()
+        frontend.kill()
+    wait_for(lambda: is_free(toy, 0))
+
+
+def leaves(toy):
     toy.rings[0].close()
-    wait_for(lambda: any("ring 0 is free again" in line for line in toy.said))
-    uplink.claim().close()
 
 
-def test_another_layout_is_refused(toy, monkeypatch):
-    monkeypatch.setattr("dualpace.engine.uplink.layout_hash", lambda plan: "00000000deadbeef")
-    uplink = toy.uplink()
-    uplink.fetch()
-    with pytest.raises(RingError, match=r"layout 00000000deadbeef, the engine's is [0-9a-f]{16}: use one version"):
-        uplink.claim()
+def goes_beyond(toy):
+    beyond(toy)
+    wait_for(lambda: toy.rings[0].wait(0.1) or not toy.rings[0].status().alive)
 
 
-def test_a_record_of_an_epoch_that_is_over_is_not_read(toy):
-    request = running(toy)
-    transport = toy.rings[0].transport
-    record = transport._view.submits[1]
-    ctypes.memmove(ctypes.addressof(record), ctypes.addressof(transport._view.submits[0]), ctypes.sizeof(record))
-    record.flag = (transport._control.epoch - 2) << 32 | 2
-    transport._connection.endpoint.post(transport._record(record))
-    step_until(toy, lambda: request.finish)
-    assert request.finish is Finish.LENGTH
-    assert toy.rings[1].status().accepted == 1
+def fails(toy):
+    fail(toy)
+    wait_for(lambda: toy.rings[0].wait(0.1) or not toy.rings[0].status().alive)
 
 
-@pytest.mark.parametrize(("field", "value"), [("arena_words", 1), ("arena_begin", 1 << 31), ("type", RecordType.ABORT)])
-def test_a_forged_record_ends_with_an_error_and_no_other_request_does(toy, field, value):
-    request = running(toy)
-    transport = toy.rings[0].transport
-    record = transport._view.submits[1]
-    ctypes.memmove(ctypes.addressof(record), ctypes.addressof(transport._view.submits[0]), ctypes.sizeof(record))
-    setattr(record, field, value)
-    record.tag, record.flag = 99, transport._control.epoch << 32 | 2
-    transport._connection.endpoint.post(transport._record(record))
-    forged = []
+def held(toy):
+    """What connections take: objects of the devices, descriptors, threads, files; and rows and pages of the engine."""
+    objects = subprocess.run(["rdma", "resource", "show"], check=True, capture_output=True, text=True).stdout
+    descriptors = sorted(os.path.realpath(file) for file in Path("/proc/self/fd").iterdir())
+    files = sorted(str(path) for path in toy.folder.rglob("ring*"))
+    counters = memory_of(toy).status
+    rows = counters.running, counters.waiting, counters.free_pages == counters.total_pages
+    names = sorted(thread.name for thread in threading.enumerate())
+    return objects, [file for file in descriptors if ":[" not in file], len(descriptors), files, names, rows
 
-    def forged_ends():
-        toy.step()
-        for event in toy.rings[0].wait(0):
-            forged.append(event) if event.tag == 99 else toy.requests[event.tag].take(event)
-        return forged
 
-    wait_for(forged_ends)
-    assert [event.finish for event in forged] == [Finish.ERROR]
-    step_until(toy, lambda: request.finish)
-    assert request.finish is Finish.LENGTH
-    assert toy.memory_view().status.counters.malformed == 1
+@pytest.mark.parametrize("end", [leaves, is_killed, goes_beyond, fails])
+def test_nothing_is_left_of_a_connection_that_has_ended(toy, end):
+    uplink = toy.rings[0].uplink
+    toy.rings[0].close()
+    wait_for(lambda: is_free(toy, 0))
     at_rest(toy)
-
-
-@pytest.mark.parametrize(("count", "fault"), [(1, "torn"), (1 << 20, "forged")])
-def test_a_count_without_records(toy, count, fault):
-    running(toy)
-    control = toy.memory_view().rings[0].control
-    control.token_written = control.token_written + count
-    assert ends(toy.rings[0]) == [Finish.ENGINE_GONE]
-    assert toy.rings[0].uplink.traffic.faults[fault] == 1
-    other_goes_on(toy)
-
-
-def test_a_frontend_that_talks_is_cut_off(toy):
-    running(toy)
-    toy.rings[0].transport._connection.control.send(b"x")
-    assert ends(toy.rings[0]) == [Finish.ENGINE_GONE]
-    assert any("cut off for what it said" in line for line in toy.said)
-    again(toy)
-
-
-def test_nothing_is_left_of_connections_that_have_ended(toy):
-    def held():
-        resources = subprocess.run(["rdma", "resource", "show"], check=True, capture_output=True, text=True).stdout
-        return resources, len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
-
-    def settled():
-        last = None
-        while (now := held()) != last:
-            last = now
-            time.sleep(1)
-        return now
-
-    again(toy)
-    before = settled()
-    for _ in range(3):
-        beyond(toy)
-        wait_for(lambda: toy.rings[0].wait(0.1) or not toy.rings[0].status().alive)
-        again(toy)
-    wait_for(lambda: held() == before)
-
-
-def test_strangers_at_the_gate_are_sent_away(toy):
-    for said in (b"GET / HTTP/1.1\r\n\r\n", b"", bytes(1000)):
-        with socket.create_connection(toy.gate.address) as stranger:
-            stranger.sendall(said)
-    wait_for(lambda: toy.gate._ends["greeting"] == 3)
-    other_goes_on(toy)
-
-
-def test_strangers_keep_no_frontend_out(toy):
-    toy.rings[0].close()
-    silent = [socket.create_connection(toy.gate.address) for _ in range(_STRANGERS + 8)]
-    try:
-        wait_for(lambda: toy.gate._ends["greeting"] >= 1)
-        again(toy)
-    finally:
-        for stranger in silent:
-            stranger.close()
-
-
-def test_silence_does_not_hold_up_the_engines_end(toy):
-    running(toy)
-    with socket.create_connection(toy.gate.address), socket.create_connection(toy.gate.address) as dripping:
-        dripping.send(b"\x16")
-        wait_for(lambda: len(toy.gate._strangers) == 2)
-        begin = time.monotonic()
-        toy.gate.close()
-        assert time.monotonic() - begin < 2
-    toy.gate.close = lambda: None
-
-
-def test_a_connection_that_cannot_be_accepted_is_not_the_last(toy):
-    listener = toy.gate._listener
-
-    class Failing:
-        fileno = listener.fileno
-
-        def accept(self):
-            toy.gate._listener = listener
-            listener.accept()[0].close()
-            raise OSError(errno.EMFILE, "Too many open files")
-
-    toy.gate._listener = Failing()
+    before = held(toy)
     for _ in range(2):
-        socket.create_connection(toy.gate.address).close()
-    wait_for(lambda: toy.gate._ends["accept"] == 1)
-    again(toy)
+        if end is not is_killed:
+            toy.rings[0] = comes_in(uplink)
+            running(toy)
+            assert held(toy) != before
+        end(toy)
+        toy.rings[0].close()
+        toy.requests.clear()
+        other_goes_on(toy)
+        toy.requests.clear()
+        at_rest(toy)
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: held(toy) == before)
+        assert held(toy) == before

@@ -4,6 +4,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -146,6 +147,11 @@ def test_a_frontend_serves_what_one_engine_replays_and_once_it_was_killed_what_a
             assert answer["choices"][0]["text"] == (PREPARED / prepared.CONTINUATION).read_text()
             assert answer["usage"]["prompt_tokens"] == len(prepared.PROMPT)
             assert metric("dualpace_rdma_connections_total") == 2
+            failures = metric("dualpace_rdma_failures_total")
+            assert failures >= 1
+            assert metric("dualpace_rdma_attempts_total") == 1 + 2 + failures  # for the bundle, and for two rings
             assert metric("dualpace_rdma_faults_total") == 1
-            assert front.end() == 0
             assert served.end() == 0
+        # Who takes the engine's place and says nothing does not hold up the frontend's end.
+        with socket.create_server(("127.0.0.1", prepared.GATE_PORT)) as silent, silent.accept()[0]:
+            assert front.end() == 0

@@ -1,27 +1,25 @@
 """What a frontend of another host leaves in its ring is nothing to the next one, whatever it is."""
 
 import ctypes
-import time
 from itertools import pairwise
 
 import pytest
 
 from dualpace.engine.ring import Finish, SamplingParams
-from dualpace.plan import abi
 from dualpace.plan.structs import RecordType
 from tests.scheduler.plans import ROOMY
 from tests.scheduler.toy import continuation
 
-from .test_conformance import PROMPT, SECONDS, step_until
+from .steps import PROMPT, at_rest, memory_of, step_until, wait_for
 
 
 @pytest.fixture
-def toy(elsewhere):
-    return elsewhere(ROOMY)
+def toy(remote):
+    return remote(ROOMY)
 
 
 def memory(toy):
-    return abi.view("RingMemory", toy.plan).from_address(toy.memory.address).rings[0]
+    return memory_of(toy).rings[0]
 
 
 def leave(toy):
@@ -30,10 +28,8 @@ def leave(toy):
     before = control.epoch
     toy.rings[0].close()
     toy.requests.clear()
-    end = time.monotonic() + SECONDS
-    while control.epoch == before or not toy.scheduler.at_rest():
-        assert time.monotonic() < end
-        toy.step()
+    wait_for(lambda: control.epoch != before)
+    at_rest(toy)
 
 
 def test_nothing_that_was_asked_or_answered_is_left(toy):
