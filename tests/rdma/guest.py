@@ -89,7 +89,7 @@ def _tag() -> str:
 
 
 class Ended(NamedTuple):
-    """The status of a script, what it wrote, the seconds of its guest, and those that its threads waited for a core."""
+    """The status of a script, what it wrote, the seconds of its guest, and those that its CPUs waited for a core."""
 
     status: int
     written: str
@@ -106,14 +106,24 @@ def run(script: str, folder: Path, seconds: float) -> Ended:
     (folder / "run").write_text(f"{NETWORK}{links}{script}")
     shares = {"host": ("/", "readonly=on,multidevs=remap"), "shared": (str(folder), "multidevs=remap")}
     command = ["nice", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]
-    command += ["-m", str(MEMORY_MIB), "-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"]
+    command += [
+        "-name",
+        "guest,debug-threads=on",
+        "-m",
+        str(MEMORY_MIB),
+        "-nodefaults",
+        "-nographic",
+        "-no-reboot",
+        "-serial",
+        "stdio",
+    ]
     command += ["-kernel", str(image / f"boot/vmlinuz-{release}"), "-initrd", str(_initramfs(image, release, folder))]
     command += ["-append", "console=ttyS0 quiet panic=-1 mitigations=off"]
     for tag, (path, options) in shares.items():
         command += ["-fsdev", f"local,id={tag},path={path},security_model=none,{options}"]
         command += ["-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
     with (folder / "console").open("w+") as console:
-        spent, waited = watched(command, console, seconds)
+        spent, waited = watched(command, console, seconds, "CPU ")
         console.seek(0)
         shown = console.read()
     log = folder / "log"
@@ -125,15 +135,16 @@ def run(script: str, folder: Path, seconds: float) -> Ended:
     return Ended(int(status.read_text()), written, spent, waited)
 
 
-def watched(command: Sequence[str], output: TextIO, seconds: float) -> tuple[float, float]:
-    """How long `command` ran, `seconds` at most, and how long its threads waited for a core that others had."""
+def watched(command: Sequence[str], output: TextIO, seconds: float, threads: str) -> tuple[float, float]:
+    """How long `command` ran, `seconds` at most, and its `threads`, named so, waited for a core that others had."""
     waited: dict[str, int] = {}
     begin = time.monotonic()
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process:
         while process.poll() is None:
             for thread in Path(f"/proc/{process.pid}/task").iterdir():
                 with contextlib.suppress(OSError):  # it has ended
-                    _, waited[thread.name], _ = map(int, (thread / "schedstat").read_text().split())
+                    if (thread / "comm").read_text().startswith(threads):
+                        _, waited[thread.name], _ = map(int, (thread / "schedstat").read_text().split())
             if time.monotonic() - begin > seconds:
                 process.kill()
             time.sleep(0.2)

@@ -99,10 +99,10 @@ def test_time_without_a_core_is_told_from_time_with_one(tmp_path: Path) -> None:
             [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"]
         )
         try:
-            spent, waited = guest.watched([sys.executable, "-c", busy], output, 60)
+            spent, waited = guest.watched([sys.executable, "-c", busy], output, 60, "python")
         finally:
             other.kill()
             other.wait()
         assert 0.5 * spent < waited < spent
-        spent, _ = guest.watched([sys.executable, "-c", "import time; time.sleep(60)"], output, 0.5)
+        spent, _ = guest.watched([sys.executable, "-c", "import time; time.sleep(60)"], output, 0.5, "none")
         assert spent < 30
