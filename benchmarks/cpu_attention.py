@@ -1,6 +1,7 @@
 """Attention of decoding rows on the CPU, beside torch's and the rate at which the same threads read memory.
 
-    python -m benchmarks.cpu_attention [--threads 1,4] [--isa NAME] [--seconds S] [--built FOLDER] [-o FILE]
+    python -m benchmarks.cpu_attention [--threads 1,4] [--dtype fp16] [--isa NAME] [--small-pages] [--seconds S]
+        [--built FOLDER] [-o FILE]
     python -m benchmarks.cpu_attention --build FOLDER
 
 One layer's KV for every head size and GQA ratio, larger than the caches, in pages that the rows have in order or
@@ -30,6 +31,7 @@ from typing import Any
 import torch
 
 from benchmarks.machine import SEED, host_machine, save
+from dualpace.engine.host_pool import map_pool
 from dualpace.engine.kernels import Kernels
 from dualpace.engine.threads import default_threads
 from dualpace.model.weights import DTYPES
@@ -62,6 +64,7 @@ def main() -> int:
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "fp16", "fp32"))
     parser.add_argument("--isa", default="", help="kernels of this instruction set, not of the machine's best")
     parser.add_argument("--shapes", default="", metavar="DxG,...", help="head sizes and ratios; all if absent")
+    parser.add_argument("--small-pages", action="store_true", help="KV in pages of 4 KiB")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each figure")
     parser.add_argument("--build", type=Path, metavar="FOLDER", help="compile into this folder, and no more")
     parser.add_argument("--built", type=Path, metavar="FOLDER", help="what --build made there")
@@ -78,13 +81,14 @@ def main() -> int:
         if not given.built:
             compile_into(folder, plans)
         figures = []
-        memory = kv_memory(DTYPES[given.dtype])
+        memory = kv_memory(DTYPES[given.dtype], given.small_pages)
         for plan in plans:
             layer = Layer(plan, memory, folder, given.isa)
             for threads in map(int, given.threads.split(",")):
                 figures.append(measure(layer, threads, given.seconds))
                 print(line(figures[-1]), flush=True)
-    save({"machine": host_machine("torch"), "page_size": PAGE, "rows": ROWS, "figures": figures}, given.o)
+    setting = {"dtype": given.dtype, "page_size": PAGE, "rows": ROWS, "small_pages": given.small_pages}
+    save({"machine": host_machine("torch"), **setting, "figures": figures}, given.o)
     return 0 if all(figure["of_read"]["ours"] >= BARS.get(figure["threads"], BAR) for figure in figures) else 1
 
 
@@ -217,10 +221,13 @@ def aligned(size: int) -> torch.Tensor:
     return room[-room.data_ptr() % LINE :]
 
 
-def kv_memory(dtype: torch.dtype) -> torch.Tensor:
-    """KV_BYTES of normal numbers, repeated, in huge pages where the kernel has them."""
-    mapping = mmap.mmap(-1, KV_BYTES)
-    mapping.madvise(mmap.MADV_HUGEPAGE)
+def kv_memory(dtype: torch.dtype, small_pages: bool) -> torch.Tensor:
+    """KV_BYTES of normal numbers, repeated, as a host pool lies or in small pages."""
+    if small_pages:
+        mapping = mmap.mmap(-1, KV_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapping.madvise(mmap.MADV_NOHUGEPAGE)
+    else:
+        mapping = map_pool(KV_BYTES)
     memory = torch.frombuffer(mapping, dtype=dtype)
     memory.view(KV_BYTES // DRAWN, -1)[:] = torch.randn(DRAWN // dtype.itemsize).to(dtype)
     return memory

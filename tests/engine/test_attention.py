@@ -86,7 +86,12 @@ class Decoding:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
-    ("name", "dtype"), [*((name, "bf16") for name in CASES), ("llama", "fp16"), ("gemma2", "fp32")]
+    ("name", "dtype"),
+    [
+        *((name, "bf16") for name in CASES),
+        *((name, "fp16") for name in ("llama", "llama3-rope", "qwen2")),
+        ("gemma2", "fp32"),
+    ],
 )
 def test_decoding_rows_equal_float64(name, dtype, isa, tiny, kernels_of):
     case = tiny(name, dtype)

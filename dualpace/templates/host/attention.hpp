@@ -36,13 +36,20 @@ struct alignas(64) Tile {
   float rescale[kTileRows];
 };
 
-// The keys and values of one softmax update; the last key is repeated up to a multiple of kQuadKeys.
+// The keys and values of one softmax update; the last one is repeated.
 template <class T>
 struct Keys {
   const T* key[kKeys];
   const T* value[kKeys];
   int count;
 };
+
+// Begins to fetch the line of a row that begins at d, if one does.
+template <class T>
+inline void prefetch_line(const T* row, int d) {
+  constexpr int kLine = 64 / sizeof(T);
+  if (d % kLine == 0) _mm_prefetch(reinterpret_cast<const char*>(row + d), _MM_HINT_T1);
+}
 
 // f(constant, r) for quads of rows from r, then for what is left.
 template <class F>
@@ -54,15 +61,19 @@ inline void each_quad(int rows, F f) {
   if (rows - r == 1) f(std::integral_constant<int, 1>(), r);
 }
 
+// Meanwhile the first keys of `ahead` are fetched, unless it is null; so below.
 template <int kRows, class T>
-inline void score_quad(Tile& tile, int r, const T* const* key, int j) {
+inline void score_quad(Tile& tile, int r, const T* const* key, const T* const* ahead, int j) {
   Vec acc[kRows * kQuadKeys];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows * kQuadKeys; ++i) acc[i] = Vec{};
   for (int d = 0; d < cfg::kHeadDim; d += kLanes) {
     Vec keys[kQuadKeys];
 #pragma GCC unroll 4
-    for (int n = 0; n < kQuadKeys; ++n) keys[n] = load(key[n] + d);
+    for (int n = 0; n < kQuadKeys; ++n) {
+      keys[n] = load(key[n] + d);
+      if (ahead != nullptr) prefetch_line(ahead[n], d);
+    }
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
       const Vec query = load(&tile.query[r + m][d]);
@@ -78,7 +89,7 @@ inline void score_quad(Tile& tile, int r, const T* const* key, int j) {
 }
 
 template <int kRows, int kVecs, class T>
-inline void value_quad(Tile& tile, int r, const Keys<T>& keys, int d) {
+inline void value_quad(Tile& tile, int r, const Keys<T>& keys, const T* const* ahead, int d) {
   Vec acc[kRows * kVecs];
 #pragma GCC unroll 4
   for (int m = 0; m < kRows; ++m) {
@@ -88,7 +99,10 @@ inline void value_quad(Tile& tile, int r, const Keys<T>& keys, int d) {
   for (int j = 0; j < keys.count; ++j) {
     Vec values[kVecs];
 #pragma GCC unroll 4
-    for (int n = 0; n < kVecs; ++n) values[n] = load(keys.value[j] + d + n * kLanes);
+    for (int n = 0; n < kVecs; ++n) {
+      values[n] = load(keys.value[j] + d + n * kLanes);
+      if (ahead != nullptr) prefetch_line(ahead[j], d + n * kLanes);
+    }
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
       const float weight = tile.score[r + m][j];
@@ -127,21 +141,27 @@ inline void soften(Tile& tile, int r, int low, int high, int count) {
   tile.peak[r] = peak;
 }
 
-// One softmax update: keys at positions from `base`, rows of queries at positions from `position`.
+// One softmax update: keys at positions from `base`, rows of queries at positions from `position`. Unless `next` is
+// null they come from memory, and are fetched before they are multiplied: values while keys are scored, then the next
+// keys.
 template <class T>
-inline void update(Tile& tile, int rows, const Keys<T>& keys, int base, int position, int window) {
+inline void update(Tile& tile, int rows, const Keys<T>& keys, const Keys<T>* next, int base, int position, int window) {
   each_quad(rows, [&](auto size, int r) {
-    for (int j = 0; j < keys.count; j += kQuadKeys) score_quad<size>(tile, r, keys.key + j, j);
+    const T* const* ahead = next != nullptr && r == 0 ? keys.value : nullptr;
+    for (int j = 0; j < keys.count; j += kQuadKeys) {
+      score_quad<size>(tile, r, keys.key + j, ahead == nullptr ? nullptr : ahead + j, j);
+    }
   });
   for (int r = 0; r < rows; ++r) {
     const int past = position + r / kRatio + 1 - base;
     soften(tile, r, window > 0 ? past - window : 0, past < keys.count ? past : keys.count, keys.count);
   }
   each_quad(rows, [&](auto size, int r) {
+    const T* const* ahead = next != nullptr && r == 0 ? next->key : nullptr;
     int d = 0;
     for (; d + kQuadVecs * kLanes <= cfg::kHeadDim; d += kQuadVecs * kLanes)
-      value_quad<size, kQuadVecs>(tile, r, keys, d);
-    for (; d < cfg::kHeadDim; d += kLanes) value_quad<size, 1>(tile, r, keys, d);
+      value_quad<size, kQuadVecs>(tile, r, keys, ahead, d);
+    for (; d < cfg::kHeadDim; d += kLanes) value_quad<size, 1>(tile, r, keys, ahead, d);
   });
 }
 
@@ -153,7 +173,10 @@ inline void locate(Keys<Element>& keys, const Element* pool, const int32_t* tabl
     keys.key[j] = block + head_offset(kv_head, position % cfg::kPageSize);
     keys.value[j] = keys.key[j] + kValueOffset;
   }
-  for (int j = count; j % kQuadKeys != 0; ++j) keys.key[j] = keys.key[count - 1];
+  for (int j = count; j < kKeys; ++j) {
+    keys.key[j] = keys.key[count - 1];
+    keys.value[j] = keys.value[count - 1];
+  }
   keys.count = count;
 }
 
@@ -174,21 +197,24 @@ inline void convert(Converted& to, Keys<float>& keys, const Keys<Element>& from)
   keys.count = from.count;
 }
 
-// A work item; none if it has no task.
+// A work item; none if it has no task. `query`, `out` and `lse` are those of the KV head's first query head and of the
+// task's first token: outputs of tokens follow each other, queries are kQkvSize apart. `lse` is null if nobody asks.
 struct Item {
   const Task* task = nullptr;
   int kv_head = 0;
   const int32_t* table = nullptr;
+  const float* query = nullptr;
+  float* out = nullptr;
+  float* lse = nullptr;
 };
 
-inline void run(const Item& item, int window, const float* qkv, const Element* pool, Partials& partials, float* out) {
-  const auto& [at, kv_head, table] = item;
-  const Task& task = *at;
+// `after` is the thread's next item.
+inline void run(const Item& item, const Item& after, int window, const Element* pool) {
+  const Task& task = *item.task;
   Tile tile;
   const int rows = task.tokens * kRatio;
   for (int r = 0; r < rows; ++r) {
-    const int64_t token = task.first_token + r / kRatio;
-    const float* query = qkv + token * kQkvSize + (kv_head * kRatio + r % kRatio) * cfg::kHeadDim;
+    const float* query = item.query + r / kRatio * kQkvSize + r % kRatio * cfg::kHeadDim;
     for (int d = 0; d < cfg::kHeadDim; d += kLanes) {
       store(&tile.query[r][d], load(query + d) * cfg::kAttentionScale);
       store(&tile.out[r][d], Vec{});
@@ -196,27 +222,36 @@ inline void run(const Item& item, int window, const float* qkv, const Element* p
     tile.peak[r] = kNoPeak;
     tile.mass[r] = 0.0F;
   }
-  for (int base = task.begin; base < task.end; base += kKeys) {
-    Keys<Element> keys;
-    locate(keys, pool, table, kv_head, base, task.end - base < kKeys ? task.end - base : kKeys);
+  const auto find = [pool](Keys<Element>& keys, const Item& of, int base) {
+    const int count = of.task->end - base < kKeys ? of.task->end - base : kKeys;
+    locate(keys, pool, of.table, of.kv_head, base, count);
+  };
+  Keys<Element> found[2];
+  int turn = 0;
+  find(found[0], item, task.begin);
+  for (int base = task.begin; base < task.end; base += kKeys, turn = 1 - turn) {
+    const Keys<Element>& keys = found[turn];
+    Keys<Element>& next = found[1 - turn];
+    if (base + kKeys < task.end) {
+      find(next, item, base + kKeys);
+    } else if (after.task != nullptr) {
+      find(next, after, after.task->begin);
+    } else {
+      next = keys;
+    }
     if (task.tokens == 1) {
-      update(tile, rows, keys, base, task.position, window);
+      update(tile, rows, keys, &next, base, task.position, window);
     } else {
       Converted converted;
       Keys<float> floats;
       convert(converted, floats, keys);
-      update(tile, rows, floats, base, task.position, window);
+      update(tile, rows, floats, static_cast<const Keys<float>*>(nullptr), base, task.position, window);
     }
   }
   for (int r = 0; r < rows; ++r) {
-    const int64_t token = task.first_token + r / kRatio;
-    const int head = kv_head * kRatio + r % kRatio;
-    float* to = out + (token * cfg::kHeads + head) * cfg::kHeadDim;
-    if (task.splits > 1) {
-      to = partials.out[task.row][task.split][head];
-      partials.lse[task.row][task.split][head] = tile.peak[r] + __builtin_logf(tile.mass[r]);
-    }
+    float* to = item.out + (r / kRatio * cfg::kHeads + r % kRatio) * cfg::kHeadDim;
     for (int d = 0; d < cfg::kHeadDim; d += kLanes) store(to + d, load(&tile.out[r][d]) / tile.mass[r]);
+    if (item.lse != nullptr) item.lse[r] = tile.peak[r] + __builtin_logf(tile.mass[r]);
   }
 }
 
@@ -238,12 +273,12 @@ inline void merge(const float (*out)[cfg::kHeads][cfg::kHeadDim], const float (*
 template <class T>
 struct Splits {
   void expect(const Item&, const T*) {}
-  bool attend(const Item&, const float*, Partials&, float*) { return false; }
+  bool attend(const Item&) { return false; }
 };
 
 #ifdef __AMX_BF16__
 template <>
-struct Splits<std::conditional_t<(cfg::kHeadDim >= kTilePairs), Bf16, void>> {
+struct Splits<std::conditional_t<(cfg::kHeadDim >= kTilePairs && kRatio > 1), Bf16, void>> {
   SplitTiles tiles;
   SplitKeys keys[2];
   int turn = 0;
@@ -272,23 +307,43 @@ struct Splits<std::conditional_t<(cfg::kHeadDim >= kTilePairs), Bf16, void>> {
   }
 
   // False for what it does not take.
-  bool attend(const Item& item, const float* qkv, Partials& partials, float* out) {
-    const Task& task = *item.task;
-    if (!takes(task)) return false;
-    const int head = item.kv_head * kRatio;
-    const float* query = qkv + static_cast<int64_t>(task.first_token) * kQkvSize + head * cfg::kHeadDim;
-    float whole[kRatio];
-    float* lse = whole;
-    float* to = out + (static_cast<int64_t>(task.first_token) * cfg::kHeads + head) * cfg::kHeadDim;
-    if (task.splits > 1) {
-      lse = &partials.lse[task.row][task.split][head];
-      to = partials.out[task.row][task.split][head];
-    }
-    attend_split(tiles, keys[1 - turn], keys[turn], query, to, lse);
+  bool attend(const Item& item) {
+    if (!takes(*item.task)) return false;
+    float unasked[kRatio];
+    attend_split(tiles, keys[1 - turn], keys[turn], item.query, item.out, item.lse == nullptr ? unasked : item.lse);
     return true;
   }
 };
 #endif
+
+// What one thread does: take() is its next item.
+template <class Take>
+inline void attend_each(Take take, int window, const Element* pool) {
+  Splits<Element> splits;
+  Item item = take();
+  splits.expect(item, pool);
+  while (item.task != nullptr) {
+    const Item after = take();
+    splits.expect(after, pool);
+    if (!splits.attend(item)) run(item, after, window, pool);
+    item = after;
+  }
+}
+
+// A token's attention to `blocks` blocks of a pool, full of keys that it sees all of: out [kHeads][kHeadDim], lse
+// [kHeads]. The calling thread does it alone.
+inline void attend_blocks(const float* query, const Element* pool, const int32_t* block, int blocks, float* out,
+                          float* lse) {
+  const int tokens = blocks * cfg::kPageSize;
+  const Task task = {0, 0, 1, tokens - 1, 0, tokens, 0, 1};
+  int kv_head = 0;
+  const auto take = [&] {
+    if (kv_head == cfg::kKvHeads) return Item{};
+    const int head = kRatio * kv_head, first = head * cfg::kHeadDim;
+    return Item{&task, kv_head++, block, query + first, out + first, lse + head};
+  };
+  attend_each(take, 0, pool);
+}
 
 // Lists the step's tasks for a group with `window`; returns how many.
 inline int list_tasks(const StepBuffers& step, int window, Task* tasks) {
@@ -338,6 +393,18 @@ inline void attention(StepBuffers& step, int group, const float* qkv, const Elem
   bool split = false;
   for (int i = 0; i < tasks; ++i) split |= workspace.tasks[i].splits > 1;
   int left = tasks * cfg::kKvHeads;
+  const auto item_of = [&](const Task& task, int kv_head) {
+    const int head = kv_head * kRatio;
+    const float* query = qkv + static_cast<int64_t>(task.first_token) * kQkvSize + head * cfg::kHeadDim;
+    const int32_t* table = step.table[group][step.row_slot[task.row]];
+    Partials& partials = workspace.partials;
+    if (task.splits > 1) {
+      float* lse = &partials.lse[task.row][task.split][head];
+      return Item{&task, kv_head, table, query, partials.out[task.row][task.split][head], lse};
+    }
+    float* to = out + (static_cast<int64_t>(task.first_token) * cfg::kHeads + head) * cfg::kHeadDim;
+    return Item{&task, kv_head, table, query, to};
+  };
 #pragma omp parallel
   {
     // Last tasks of a chunk have the most keys: they come first. Heads come in the order in which a block has them.
@@ -346,18 +413,9 @@ inline void attention(StepBuffers& step, int group, const float* qkv, const Elem
 #pragma omp atomic capture
       i = --left;
       if (i < 0) return Item{};
-      const Task& task = workspace.tasks[i / cfg::kKvHeads];
-      return Item{&task, cfg::kKvHeads - 1 - i % cfg::kKvHeads, step.table[group][step.row_slot[task.row]]};
+      return item_of(workspace.tasks[i / cfg::kKvHeads], cfg::kKvHeads - 1 - i % cfg::kKvHeads);
     };
-    Splits<Element> splits;
-    Item item = take();
-    splits.expect(item, pool);
-    while (item.task != nullptr) {
-      const Item after = take();
-      splits.expect(after, pool);
-      if (!splits.attend(item, qkv, workspace.partials, out)) run(item, window, qkv, pool, workspace.partials, out);
-      item = after;
-    }
+    attend_each(take, window, pool);
 #pragma omp barrier
     if (split) {
 #pragma omp for schedule(static)

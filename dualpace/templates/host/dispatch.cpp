@@ -94,6 +94,11 @@ void dp_attention(StepBuffers* step, int group, const float* qkv, const void* po
   active->kernels->attention(*step, group, qkv, pool, *workspace, out);
 }
 
+// On the calling thread alone.
+void dp_attend_blocks(const float* query, const void* pool, const int32_t* block, int blocks, float* out, float* lse) {
+  active->kernels->attend_blocks(query, pool, block, blocks, out, lse);
+}
+
 void dp_gate(const float* gate_up, float* act, int tokens) { active->kernels->gate(gate_up, act, tokens); }
 
 void dp_gather(const float* x, const StepBuffers* step, float* last) {

@@ -25,6 +25,8 @@ extern const Kernels kernels = {
         },
     .attention = [](StepBuffers& step, int group, const float* qkv, const void* pool, Workspace& workspace,
                     float* out) { attention(step, group, qkv, elements(pool), workspace, out); },
+    .attend_blocks = [](const float* query, const void* pool, const int32_t* block, int blocks, float* out,
+                        float* lse) { attend_blocks(query, elements(pool), block, blocks, out, lse); },
     .gate = gate,
     .gather = gather,
 };

@@ -14,6 +14,7 @@ struct Kernels {
   void (*rope_append)(const int32_t* slot, const float* angles, const void* q_norm, const void* k_norm, float* qkv,
                       void* pool, int tokens);
   void (*attention)(StepBuffers& step, int group, const float* qkv, const void* pool, Workspace& workspace, float* out);
+  void (*attend_blocks)(const float* query, const void* pool, const int32_t* block, int blocks, float* out, float* lse);
   void (*gate)(const float* gate_up, float* act, int tokens);
   void (*gather)(const float* x, const int32_t* index, float* last, int samples);
 };
