@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dualpace.build.headers import HeaderLibrary, include_flags
 from dualpace.build.toolchain import Tool
 from dualpace.frozen import Frozen
-from dualpace.plan.manifest import AARCH64_RING, CUDA_ENGINE, CUDA_PREFILL, HOST_ENGINE, HOST_RING
+from dualpace.plan.manifest import AARCH64_RING, CUDA_ENGINE, CUDA_PREFILL, HOST_ENGINE, HOST_RING, HOST_WORKERS
 from dualpace.plan.plan import Plan
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -31,6 +31,8 @@ ISAS: dict[str, tuple[str, ...]] = {
     "v4_amx": ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
 }
 SHARED = ("-shared", "-Wl,--build-id=none", "-Wl,-z,defs")
+# Besides the kernels, what the engine of a device needs for CPU workers.
+WORKERS = ("host/dispatch.cpp", "host/workers.cpp")
 WHOLE = ("-std=c++20", "-O3", "-cubin", "-I.", "-Xcompiler=-Wall,-Wextra")
 CUDA = (*WHOLE, "-rdc=true")
 # Not linked with others: in relocatable code ptxas ignores setmaxnreg (C7504) and makes wgmma wait (C7509).
@@ -63,7 +65,7 @@ def libraries(plan: Plan, sources: Iterable[str]) -> tuple[Library, ...]:
     `host/ring.cpp` makes the ring library, and where frontends come in by RDMA another for a SmartNIC's cores. On the
     CPU every other `host/*.cpp` goes into the engine, those named `kernels*.cpp` once for each instruction set; on CUDA
     every `cuda/*.cu` does, those named `*flashinfer.cu` with FlashInfer's headers, but for whole programs, which are
-    cubins of their own.
+    cubins of their own, and what CPU workers need is a library too.
     """
     rings = [Library(tool="g++", output=HOST_RING, units=(_plain("host/ring.cpp", HOST),), flags=SHARED)]
     if plan.nic:
@@ -78,8 +80,13 @@ def libraries(plan: Plan, sources: Iterable[str]) -> tuple[Library, ...]:
             for path in paths
             if path in WHOLE_PROGRAMS
         )
+        if plan.offload.mode == "cooperative":
+            rings.append(_host_library(HOST_WORKERS, [*WORKERS, "host/kernels.cpp"]))
         return (*rings, _cuda_engine(sm, [path for path in paths if path not in WHOLE_PROGRAMS]), *programs)
-    return (*rings, _host_engine(sorted(p for p in sources if p.endswith(".cpp") and p != "host/ring.cpp")))
+    return (
+        *rings,
+        _host_library(HOST_ENGINE, sorted(p for p in sources if p.endswith(".cpp") and p != "host/ring.cpp")),
+    )
 
 
 def attention_kernels(plan: Plan, sources: Iterable[str]) -> Library:
@@ -89,12 +96,12 @@ def attention_kernels(plan: Plan, sources: Iterable[str]) -> Library:
     )
 
 
-def _host_engine(paths: list[str]) -> Library:
+def _host_library(output: str, paths: list[str]) -> Library:
     kernels = [path for path in paths if path.startswith("host/kernels")]
     units = [_plain(path, (*HOST, *ENGINE)) for path in paths if path not in kernels]
     # The linker keeps the first copy of an inline function: objects for lesser machines come first.
     units += [_kernel(path, isa) for isa in ISAS for path in kernels]
-    return Library(tool="g++", output=HOST_ENGINE, units=tuple(units), flags=(*SHARED, "-fopenmp"))
+    return Library(tool="g++", output=output, units=tuple(units), flags=(*SHARED, "-fopenmp"))
 
 
 def _plain(path: str, flags: tuple[str, ...]) -> Unit:

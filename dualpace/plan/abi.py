@@ -15,7 +15,17 @@ from struct import Struct as Reader
 from typing import Any
 
 from dualpace.plan.plan import Plan, Rings
-from dualpace.plan.structs import ENUMS, MAGIC, MAX_BIAS, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS, STRUCTS, Field, Struct
+from dualpace.plan.structs import (
+    ENUMS,
+    ITEM_SPLITS,
+    MAGIC,
+    MAX_BIAS,
+    MAX_STOP_TOKENS,
+    MAX_TOP_LOGPROBS,
+    STRUCTS,
+    Field,
+    Struct,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,9 @@ def constants(plan: Plan) -> Constants:
         "kPrograms": len(plan.schedule.programs),
         "kMaxSamples": max(program.samples for program in plan.schedule.programs),
         "kPagesPerRow": max(pages.pages_per_row for pages in plan.pages),
+        "kHeads": plan.model.heads,
+        "kHeadDim": plan.model.head_dim,
+        "kItemBlocks": ITEM_SPLITS * plan.attention.split_tokens // plan.attention.page_size,
         **_ring_constants(plan.rings),
     }
 

@@ -11,6 +11,8 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 HOST_ENGINE = "host/libengine.so"
 HOST_RING = "host/libring.so"
+# What a device has CPU workers run.
+HOST_WORKERS = "host/libworkers.so"
 # The ring library for frontends on a SmartNIC's cores, where the bundle was built on another machine.
 AARCH64_RING = "aarch64/libring.so"
 CUDA_ENGINE = "cuda/engine.cubin"
@@ -20,7 +22,7 @@ TOKENIZER = "model/tokenizer.json"
 CHAT_TEMPLATE = "model/chat_template.jinja"
 GENERATION = "model/generation.json"
 # What runs: these are compared byte for byte before they are loaded, other files by their size.
-LIBRARIES = (HOST_ENGINE, HOST_RING, AARCH64_RING, *CUDA_CUBINS)
+LIBRARIES = (HOST_ENGINE, HOST_RING, HOST_WORKERS, AARCH64_RING, *CUDA_CUBINS)
 
 
 class File(Frozen):

@@ -11,6 +11,8 @@ LINE = 64
 MAX_STOP_TOKENS = 32
 MAX_BIAS = 300
 MAX_TOP_LOGPROBS = 20
+# Splits of a decoding row that a CPU worker attends to for one partial result.
+ITEM_SPLITS = 4
 
 
 class Finish(IntEnum):
@@ -341,6 +343,34 @@ STRUCTS: tuple[Struct, ...] = (
             Field("stop", "u32", doc="by the host: begin no more steps", align=LINE),
             Field("error", "u32", doc="by the device: why it could not launch a step, a cudaError_t", align=LINE),
             Field("parked", "u32", doc="by the device: it has launched none, and waits to be started again"),
+        ),
+    ),
+    # Cooperative decoding: what a device asks of CPU workers, and what they answer.
+    Struct(
+        "WorkItem",
+        "Blocks of the host pool that a row's token attends to in a layer, for a CPU worker.",
+        LINE,
+        (
+            Field(
+                "flag",
+                "u64",
+                doc="generation of the row's life << 32 | ticket; 0 while nobody is to work on it or it is written",
+            ),
+            Field("row", "u32", doc="whose query it is"),
+            Field("layer", "u32", doc="of those in host memory"),
+            Field("blocks", "u32"),
+            Field("block", "i32", ("kItemBlocks",), doc="by number in the host pool, each full of tokens"),
+        ),
+    ),
+    Struct(
+        "WorkAnswer",
+        "Attention to the blocks of an item alone, as every producer of partial results leaves it.",
+        LINE,
+        (
+            Field("flag", "u64", doc="the item's"),
+            Field("nanoseconds", "u64", doc="that the worker took"),
+            Field("lse", "f32", ("kHeads",), doc="natural logarithm of the sum of exponentials", align=LINE),
+            Field("out", "f32", ("kHeads", "kHeadDim"), doc="normalised", align=LINE),
         ),
     ),
 )

@@ -10,6 +10,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError
 from dualpace.plan.abi import structs_text
 from dualpace.plan.plan import Plan
 from dualpace.plan.program import rotates, streams
+from dualpace.plan.structs import ITEM_SPLITS
 from dualpace.render.filters import cpp, f32
 
 TEMPLATES = files("dualpace") / "templates"
@@ -20,6 +21,7 @@ PREFILL = ("cuda/prefill.cu", "cuda/prefill_tasks.cu")
 WGMMA = "cuda/wgmma.cuh"
 OFFLOAD = ("common/recall.hpp", "common/transfer.hpp", "cuda/transfer.cu", "cuda/transfer.cuh")
 SELECTION = ("cuda/recall.cu", "cuda/summaries.cu")
+COOPERATIVE = ("common/cooperate.hpp", "host/worker.hpp", "host/workers.cpp")
 
 
 class RenderError(Exception):
@@ -42,6 +44,7 @@ def render(plan: Plan, templates: Traversable = TEMPLATES) -> dict[str, str]:
         "streamed": [program.rows for program in plan.schedule.programs if streams(plan.model, program)],
         "rotates": rotates(plan.model),
         "structs": structs_text(plan),
+        "item_splits": ITEM_SPLITS,
     }
     sources = {}
     omitted = _omitted(plan)
@@ -67,6 +70,8 @@ def _omitted(plan: Plan) -> set[str]:
         omitted.update(OFFLOAD)
     if not plan.offload.sparse_blocks:
         omitted.update(SELECTION)
+    if plan.offload.mode != "cooperative":
+        omitted.update(COOPERATIVE)
     return omitted
 
 

@@ -65,9 +65,9 @@ def test_the_hash_follows_the_structs_and_not_the_name():
         ("schedule", {"history_page": 8}),
     ],
 )
-def test_what_kernels_are_compiled_for_changes_the_hash_where_structs_stay_equal(part, change):
+def test_what_kernels_are_compiled_for_changes_the_hash_where_step_buffers_stay_equal(part, change):
     other = ROOMY.model_copy(update={part: getattr(ROOMY, part).model_copy(update=change)})
-    assert abi.constants(other) == abi.constants(ROOMY)
+    assert len({ctypes.sizeof(abi.view("StepBuffers", plan)) for plan in (other, ROOMY)}) == 1
     assert abi.layout_hash(other) != abi.layout_hash(ROOMY)
 
 

@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x66ecd04e09ce43ac;
+constexpr uint64_t kLayoutHash = 0x20d8693054e29ea5;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -365,5 +365,36 @@ static_assert(offsetof(Drive, stop) == 64);
 static_assert(offsetof(Drive, error) == 128);
 static_assert(offsetof(Drive, parked) == 132);
 static_assert(sizeof(Drive) == 192);
+
+// Blocks of the host pool that a row's token attends to in a layer, for a CPU worker.
+struct alignas(64) WorkItem {
+  uint64_t flag;  // generation of the row's life << 32 | ticket; 0 while nobody is to work on it or it is written
+  uint32_t row;  // whose query it is
+  uint32_t layer;  // of those in host memory
+  uint32_t blocks;
+  int32_t block[cfg::kItemBlocks];  // by number in the host pool, each full of tokens
+  uint8_t pad_276[44];
+};
+static_assert(offsetof(WorkItem, flag) == 0);
+static_assert(offsetof(WorkItem, row) == 8);
+static_assert(offsetof(WorkItem, layer) == 12);
+static_assert(offsetof(WorkItem, blocks) == 16);
+static_assert(offsetof(WorkItem, block) == 20);
+static_assert(sizeof(WorkItem) == 320);
+
+// Attention to the blocks of an item alone, as every producer of partial results leaves it.
+struct alignas(64) WorkAnswer {
+  uint64_t flag;  // the item's
+  uint64_t nanoseconds;  // that the worker took
+  uint8_t pad_16[48];
+  float lse[cfg::kHeads];  // natural logarithm of the sum of exponentials
+  uint8_t pad_80[48];
+  float out[cfg::kHeads][cfg::kHeadDim];  // normalised
+};
+static_assert(offsetof(WorkAnswer, flag) == 0);
+static_assert(offsetof(WorkAnswer, nanoseconds) == 8);
+static_assert(offsetof(WorkAnswer, lse) == 64);
+static_assert(offsetof(WorkAnswer, out) == 128);
+static_assert(sizeof(WorkAnswer) == 4224);
 
 }  // namespace dp

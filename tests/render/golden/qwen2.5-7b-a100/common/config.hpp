@@ -55,6 +55,7 @@ constexpr int kSparseBlocks = 0;  // offload.selection.blocks
 constexpr int kSinkBlocks = 0;
 constexpr int kRecentBlocks = 0;
 constexpr int kSplitTokens = 256;
+constexpr int kItemBlocks = 4 * kSplitTokens / kPageSize;
 constexpr int kSpareTasks = 1024;
 constexpr bool kFlashInferPrefill = false;  // attention.route
 constexpr Prefill kPrefill = Prefill::mma;

@@ -1,0 +1,59 @@
+"""The workers' library of a plan, compiled as a bundle's is, and a library that publishes to them."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+from dualpace.build.compile import compile_libraries
+from dualpace.build.store import Store
+from dualpace.build.units import HOST, libraries
+from dualpace.plan.manifest import HOST_WORKERS
+from dualpace.plan.plan import Plan
+from dualpace.plan.resolve import resolve
+from dualpace.render.sources import render
+from dualpace.spec.models import Spec
+from tests.engine.compiled import Quiet
+from tests.scheduler.engines import write_sources
+
+from .plans import HERE
+
+PUBLISHER = "libpublisher.so"
+
+
+def cooperative(dtype: str, head_dim: int, ratio: int, page_size: int, kv_heads: int = 2) -> Plan:
+    """A plan for a card whose CPU workers have one layer of this shape."""
+    shape = {
+        "family": "llama", "layers": 1, "hidden": 64, "heads": kv_heads * ratio, "kv_heads": kv_heads,
+        "head_dim": head_dim, "intermediate": 64, "vocab": 64, "context": 65536,
+    }  # fmt: skip
+    spec = {
+        "name": f"workers-d{head_dim}-g{ratio}-{dtype}",
+        "model": {"shape": shape, "dtype": dtype, "weights": {"random": 0}},
+        "attention": {"page_size": page_size},
+        "scheduler": {"max_batch": 4},
+        "offload": {"mode": "cooperative", "host_budget": "1GiB"},
+        "target": {"gpu": "h200", "kv_budget": "64MiB"},
+    }
+    return resolve(Spec.model_validate(spec), Path.cwd())
+
+
+def workers_library(plan: Plan, store: Path) -> Path:
+    """The library's path in `store`, which may hold it already."""
+    sources = render(plan)
+    (library,) = (each for each in libraries(plan, sources) if each.output == HOST_WORKERS)
+    return compile_libraries([library], sources, Store(store), Quiet())[HOST_WORKERS]
+
+
+def publisher_library(plan: Plan, folder: Path) -> ctypes.CDLL:
+    """Compiled in `folder`."""
+    write_sources(plan, folder)
+    command = ["g++", *HOST, "-O2", "-Werror", "-pthread", "-shared", str(HERE / "publisher.cpp"), "-o", PUBLISHER]
+    subprocess.run(command, cwd=folder, check=True)
+    return open_publisher(folder)
+
+
+def open_publisher(folder: Path) -> ctypes.CDLL:
+    """What `publisher_library` left in `folder`."""
+    library = ctypes.CDLL(str(folder / PUBLISHER))
+    library.publisher_create.restype = ctypes.c_void_p
+    return library
