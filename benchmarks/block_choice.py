@@ -1,6 +1,6 @@
 """How much of attention the blocks hold that key summaries choose, on a real model and a long text.
 
-    python -m benchmarks.block_choice [-o benchmarks/results/block_choice.json]
+    python -m benchmarks.block_choice [-o benchmarks/results/block_choice.json] [--trace benchmarks/traces/blocks.json]
 
 Runs the quickstart's model on the CPU engine over English text, and looks at the full-attention layers: what of each
 token's attention lies in the blocks that it would attend to, at budgets of 5, 10 and 20% of the blocks, the first ones
@@ -8,9 +8,13 @@ and the last ones among them (docs/offload.md). One head chooses for all heads, 
 model has one), or each head for itself; by the mean of a block's keys, by the least and greatest of them, or by these
 halfway to the mean. Beside them: the last blocks only, and the best choice for all heads that there is. A layer's head
 is the one that keeps most at a tenth of the blocks in the first half of the text, and is judged on the second half.
+
+With `--trace`, instead, what the text's last tokens choose one after the other, by the heads of a KV head together,
+goes into a file that benchmarks.gpu_recall replays.
 """
 
 import argparse
+import json
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +27,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.cpu_decode import ROOT, build
 from benchmarks.machine import host_machine, save
+from dualpace import __version__
 from dualpace.engine.executor import Executor
 from dualpace.engine.kernels import Kernels
 from dualpace.engine.provision import weights
@@ -40,6 +45,7 @@ CONTEXTS, BUDGETS = (6000, 8000), (0.05, 0.1, 0.2)
 SUMMARIES = {"mean": 0.0, "bound": 1.0, "halfway": 0.5}
 # Tokens that are looked at before each context, and the distance from one to the next.
 SEEN, STRIDE = 480, 15
+TRACED, TRACED_BLOCKS = 256, 62  # tokens of the trace, and what each chooses, an eighth
 
 
 class Recorder(Executor):
@@ -183,10 +189,26 @@ def measure(layers: Mapping[int, Layer], size: int) -> dict[str, Any]:
     return {"heads": heads, "results": results}
 
 
+def trace(layer: Layer, size: int) -> list[list[int]]:
+    """What each of the text's last TRACED tokens chooses that the one before it did not: pages, by number.
+
+    What that one alone chose follows, as -1 - page.
+    """
+    first, steps, held = recall.sinks(size), [], set[int]()
+    for position in range(len(layer.keys) - TRACED, len(layer.keys)):
+        found = seen(layer, position, size)
+        best = found.scores["halfway"].sum(0).topk(TRACED_BLOCKS).indices
+        chosen = {first + page for page in best.tolist()}
+        steps.append(sorted(chosen - held) + [-1 - page for page in sorted(held - chosen)])
+        held = chosen
+    return steps
+
+
 def main() -> None:
     """Measure, print, and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", type=Path, default=ROOT / "benchmarks" / "results" / "block_choice.json", metavar="FILE")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="record what the last tokens choose, and no more")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         bundle = Path(name) / "bundle"
@@ -199,6 +221,11 @@ def main() -> None:
         for begin in range(0, len(tokens), chunk):
             row.feed({0: tokens[begin : begin + chunk]})
         layers = {layer: Layer(row.recorder.queries[layer], row.keys(layer)[:, 0]) for layer in row.recorder.full}
+        if arguments.trace:
+            traces = {number: trace(layer, plan.attention.page_size) for number, layer in layers.items()}
+            recorded = {"dualpace": __version__, "model": plan.name, "tokens": len(tokens), "layers": traces}
+            arguments.trace.write_text(json.dumps(recorded, separators=(",", ":")) + "\n")
+            return
         figures = measure(layers, plan.attention.page_size)
     report = {"machine": host_machine("torch"), "model": plan.name, "tokens": len(tokens), **figures}
     save(report, arguments.o)
