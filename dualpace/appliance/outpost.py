@@ -48,9 +48,7 @@ def main() -> int:
         except KeyboardInterrupt:
             pass
         except ImportError as error:
-            raise OSError(
-                f"RDMA needs {error.name}: install python3-pyverbs or `pip install 'dualpace[rdma]'`"
-            ) from error
+            raise OSError(str(error)) from error
     return status.code
 
 

@@ -62,8 +62,9 @@ def main() -> int:
         return (_serve_gpu if target == "cuda" else _serve_cpu)(manifest, arguments, stop)
     except ImportError as error:
         extras = "serve,cuda" if target == "cuda" else "serve"
-        _say(f"serving on {'a GPU' if target == 'cuda' else 'the CPU'} needs {error.name or error}: "
-             f"run `pip install 'dualpace[{extras}]'`")  # fmt: skip
+        needs = f"serving on {'a GPU' if target == 'cuda' else 'the CPU'} needs {error.name}"
+        # One that has no name says itself what to do.
+        _say(f"{needs}: run `pip install 'dualpace[{extras}]'`" if error.name else str(error))
         return 2
 
 

@@ -16,6 +16,10 @@ from dualpace.engine.link import INLINE, LinkError, Peer, Port, Region, Span
 from dualpace.engine.traffic import Traffic
 
 try:
+    from pyverbs.pyverbs_error import PyverbsError
+except ImportError as error:
+    raise ImportError("RDMA needs pyverbs: install python3-pyverbs or `pip install 'dualpace[rdma]'`") from error
+try:
     from pyverbs import enums
 except ImportError:  # so they are called from release 56 on
     from pyverbs import libibverbs_enums as enums
@@ -24,7 +28,6 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR, DmaBufMR
 from pyverbs.pd import PD
-from pyverbs.pyverbs_error import PyverbsError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
 

@@ -191,6 +191,19 @@ def test_without_torch_the_remedy_is_named_in_one_line(bundle, tmp_path):
     assert "needs torch: run `pip install 'dualpace[serve]'`" in said
 
 
+def test_without_verbs_a_bundle_with_rdma_names_the_remedy(bundle, tmp_path):
+    other = shutil.copytree(bundle, tmp_path / "bundle")
+    manifest = json.loads((other / MANIFEST).read_text())
+    nic = dict.fromkeys(("tls_certificate", "tls_key", "key_file"), "/absent")
+    nic |= {"device": "mlx5_0", "port": 1, "gid_index": 3, "memory": "host", "gate_host": "::1", "gate_port": 0}
+    manifest["plan"]["nic"] = nic
+    (other / MANIFEST).write_text(json.dumps(manifest))
+    (tmp_path / "pyverbs.py").write_text("raise ModuleNotFoundError(\"No module named 'pyverbs'\", name='pyverbs')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
+    said = refused(other, tmp_path, PYTHONPATH=path)
+    assert said == "engine: RDMA needs pyverbs: install python3-pyverbs or `pip install 'dualpace[rdma]'`\n"
+
+
 def for_a_gpu(bundle: Path, folder: Path) -> Path:
     """A bundle that says it is for an H200."""
     other = shutil.copytree(bundle, folder / "bundle")

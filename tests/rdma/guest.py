@@ -136,19 +136,31 @@ def run(script: str, folder: Path, seconds: float) -> Ended:
 
 
 def watched(command: Sequence[str], output: TextIO, seconds: float, threads: str) -> tuple[float, float]:
-    """How long `command` ran, `seconds` at most, and its `threads`, named so, waited for a core that others had."""
-    waited: dict[str, int] = {}
-    begin = time.monotonic()
+    """How long `command` ran, `seconds` at most, and how much of it its `threads`, named so, waited for a core."""
+    begin = last = time.monotonic()
+    waited, before = 0.0, (0.0, 0.0)
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process:
         while process.poll() is None:
-            for thread in Path(f"/proc/{process.pid}/task").iterdir():
-                with contextlib.suppress(OSError):  # it has ended
-                    if (thread / "comm").read_text().startswith(threads):
-                        _, waited[thread.name], _ = map(int, (thread / "schedstat").read_text().split())
             if time.monotonic() - begin > seconds:
                 process.kill()
             time.sleep(0.2)
-    return time.monotonic() - begin, sum(waited.values()) / 1e9
+            now, each = time.monotonic(), _scheduled(process.pid, threads)
+            ran, stood = (max(0.0, after - earlier) for after, earlier in zip(each, before, strict=True))
+            # Of the time that they had work, the share that they did not get, however many they are.
+            waited += min(now - last, ran + stood) * stood / max(ran + stood, 1e-9)
+            last, before = now, each
+    return time.monotonic() - begin, waited
+
+
+def _scheduled(process: int, threads: str) -> tuple[float, float]:
+    """Seconds that those threads of a process together have run, and waited for a core."""
+    ran = waited = 0
+    for thread in Path("/proc").glob(f"{process}/task/*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if (thread / "comm").read_text().startswith(threads):
+                figures = (thread / "schedstat").read_text().split()
+                ran, waited = ran + int(figures[0]), waited + int(figures[1])
+    return ran / 1e9, waited / 1e9
 
 
 def _kernel() -> Path:
