@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dualpace.engine.ring import Finish
+from dualpace.engine.link import Port
+from dualpace.engine.ring import Finish, RingError
 from tests.rdma import prepared
 from tests.scheduler.plans import TIGHT
 
@@ -22,6 +23,14 @@ def toy(remote, monkeypatch):
     """An engine whose gate does not look at connections by itself: their frontends find first what is wrong."""
     monkeypatch.setattr("dualpace.engine.gate._WATCH_S", 3600.0)
     return remote(TIGHT)
+
+
+def test_an_index_without_an_address_is_refused(toy):
+    uplink = toy.uplink(port=Port("rxe1", 1, 3))
+    uplink.fetch()
+    with pytest.raises(RingError, match="GID 3 of port 1 is empty; choose another gid_index"):
+        uplink.claim()
+    assert uplink.traffic.failures == {"local": 1}
 
 
 def endpoint(toy):
