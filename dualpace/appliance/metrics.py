@@ -91,6 +91,28 @@ ENGINE_COUNTERS = (
     ),
 )
 
+# Of deployments with KV in host memory.
+OFFLOAD_COUNTERS = (
+    EngineCounter("dualpace_slow_steps_total", "Forward passes of rows with KV in host memory.", ("slow_steps",)),
+    EngineCounter(
+        "dualpace_recall_blocks_total",
+        "Blocks that a layer's tokens chose, by whether they were on the card or had to be brought there.",
+        ("recall_hits", "recall_misses"),
+        "found",
+        ("card", "host"),
+    ),
+    EngineCounter(
+        "dualpace_link_bytes_total",
+        "Bytes of KV blocks that were recalled from host memory, and that left for it.",
+        ("recalled_bytes", "sent_bytes"),
+        "way",
+        ("recall", "leave"),
+    ),
+    EngineCounter(
+        "dualpace_link_waits_total", "Steps in which a request waited for the link to host memory.", ("link_waits",)
+    ),
+)
+
 # What vLLM's names stand for. It counts look-ups in the prefix cache apart; here a prompt is looked up once, whole.
 # It also has the times that requests queue and prefill, and tokens by step, which no frontend sees.
 _ALIASES = {
@@ -155,11 +177,28 @@ def _engine(deployment: Deployment, status: Status, ready: bool) -> Iterator[Sam
         "dualpace_kv_pages", "gauge", "Pages of the scarcest layer group: held by rows, cached for prompts, free.",
         tuple(("", _label("state", state), count) for state, count in pages.items()),
     )  # fmt: skip
-    for name, text, fields, label, values in ENGINE_COUNTERS:
+    offload = plan.offload.mode != "off"
+    if offload:
+        yield from _offload(status)
+    for name, text, fields, label, values in ENGINE_COUNTERS + (OFFLOAD_COUNTERS if offload else ()):
         counts = tuple(
             ("", _label(label, value), getattr(status, field)) for field, value in zip(fields, values, strict=True)
         )
         yield Samples(name, "counter", text, counts)
+
+
+def _offload(status: Status) -> Iterator[Samples]:
+    yield _gauge("dualpace_slow_rows", "Rows of the batch with KV in host memory.", status.slow_rows)
+    pages = {"held": status.host_pages, "free": status.total_host_pages - status.host_pages}
+    yield Samples(
+        "dualpace_host_pages", "gauge", "Pages of the host pool: those that rows have or are promised, and free.",
+        tuple(("", _label("state", state), count) for state, count in pages.items()),
+    )  # fmt: skip
+    for name, text, spent in (
+        ("dualpace_slow_step_seconds_total", "Time that slow steps took.", status.slow_step_ns),
+        ("dualpace_recall_stall_seconds_total", "Of this, time that they waited for blocks.", status.recall_stall_ns),
+    ):
+        yield Samples(name, "counter", text, (("", "", spent / 1e9),))
 
 
 def _transport(traffic: Traffic) -> Iterator[Samples]:

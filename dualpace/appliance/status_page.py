@@ -89,6 +89,14 @@ _TOTALS = (
     Total("Non-finite logits", "dualpace_nonfinite_logits_total"),
     Total("Steps", "dualpace_steps_total"),
 )
+_OFFLOAD_TOTALS = (
+    Total("of these slow", "dualpace_slow_steps_total"),
+    Total("Slow rows now", "dualpace_slow_rows"),
+    Total("Host pages held now", "dualpace_host_pages|state=held"),
+    Total("Blocks found on the card", "dualpace_recall_blocks_total|found=card"),
+    Total("Blocks recalled", "dualpace_recall_blocks_total|found=host"),
+    Total("Waits for the link", "dualpace_link_waits_total"),
+)
 
 
 def render_page(deployment: Deployment) -> Page:
@@ -100,7 +108,8 @@ def render_page(deployment: Deployment) -> Page:
         "model": deployment.name,
         "chat": deployment.chat.exists,
         "text": deployment.tokenizer is not None,
-        "floor": min(floor.seconds for floor in plan.floors),
+        # None where no context that floors are told for fits the card.
+        "floor": min((floor.seconds for floor in plan.floors), default=None),
         "charts": [
             {"id": card.id, "lines": [line._asdict() for line in card.lines if line.look != "bound"]}
             for card in _CHARTS
@@ -119,7 +128,7 @@ def render_page(deployment: Deployment) -> Page:
         script=Markup(script),
         about=jinja2.utils.htmlsafe_json_dumps(about),
         charts=_CHARTS,
-        totals=_TOTALS,
+        totals=_TOTALS + (_OFFLOAD_TOTALS if plan.offload.mode != "off" else ()),
         chips=_chips(plan),
         link=_link(plan),
         chat=about["chat"],
@@ -156,6 +165,9 @@ def _chips(plan: Plan) -> list[str]:
 
 
 def _link(plan: Plan) -> str:
+    if plan.offload.mode != "off":
+        pages = f"{plan.offload.host_pages:,} pages of KV in host memory"
+        return f"{plan.schedule.slow_rows} rows may have most of their KV elsewhere: {pages}, recalled layer by layer."
     if plan.target.kind == "cpu":
         return "All KV is in host memory, where it is used: nothing has to be moved."
     return "Offload is off: all KV stays on the device, and nothing crosses to host memory."

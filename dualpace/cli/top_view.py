@@ -60,6 +60,22 @@ def gauges(looks: Looks) -> Iterator[Gauge]:
     held, cached, free = (looks.value(f"dualpace_kv_pages|state={state}") for state in ("held", "cached", "free"))
     share = 100 / max(1.0, held + cached + free)
     yield Gauge("KV", held * share, f"{held * share:.1f} %", f"{cached * share:.1f} % cached", 100.0)
+    if "dualpace_slow_rows" in looks.last.values:
+        yield from _slow_gauges(looks)
+
+
+def _slow_gauges(looks: Looks) -> Iterator[Gauge]:
+    """Of rows with KV in host memory."""
+    rows, (held, free) = (
+        looks.value("dualpace_slow_rows"),
+        (looks.value(f"dualpace_host_pages|state={state}") for state in ("held", "free")),
+    )
+    full = 100 * held / max(1.0, held + free)
+    yield Gauge("Slow rows", rows, f"{rows:,.0f} rows", f"{full:.1f} % of host memory")
+    recalled = looks.rate("dualpace_link_bytes_total|way=recall", RATE_S)
+    taken, stalled = (looks.rate(f"dualpace_{of}_seconds_total", RATE_S) for of in ("slow_step", "recall_stall"))
+    waits = f"stalled {stalled / taken:.0%}" if taken and stalled is not None else "stalled -"
+    yield Gauge("Recall", recalled, "-" if recalled is None else f"{recalled / 1e9:.3g} GB/s", waits)
 
 
 def bars(values: Sequence[float | None], width: int, glyphs: str, most: float = 0.0) -> str:

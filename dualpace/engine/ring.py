@@ -42,6 +42,7 @@ class SamplingParams:
     The repetition penalty counts prompt and generated tokens, the other two generated ones. `logit_bias` holds pairs
     of a token id and its bias. `logprobs` asks for each token's log probability and those of that many most probable
     tokens, `prompt_logprobs` for those of the prompt's tokens from the second on. With 0 `max_tokens` these are all.
+    `sparse`: while most of its KV is in host memory, generated tokens may attend to chosen blocks only.
     """
 
     max_tokens: int
@@ -59,6 +60,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     priority: int = 0
+    sparse: bool = False
 
 
 class TokenEvent(NamedTuple):
@@ -66,7 +68,8 @@ class TokenEvent(NamedTuple):
 
     `of_prompt`: a token of the prompt, at `index`; these come in order, before any that is generated.
     Log probabilities are the model's, before anything that sampling parameters do; 0 and none unless asked for.
-    `top` holds the most probable tokens with theirs, best first.
+    `top` holds the most probable tokens with theirs, best first. `sparse_tokens` have been generated so far by
+    attention that left blocks out.
     """
 
     tag: int
@@ -78,6 +81,7 @@ class TokenEvent(NamedTuple):
     cached_tokens: int
     top: tuple[tuple[int, float], ...] = ()
     of_prompt: bool = False
+    sparse_tokens: int = 0
 
 
 # In half the time that TokenEvent() takes, which calls Python.
@@ -100,6 +104,9 @@ class Status(NamedTuple):
     free_pages: int
     cached_pages: int
     total_pages: int
+    slow_rows: int
+    host_pages: int
+    total_host_pages: int
     ready: bool
     stopped: bool
     alive: bool
@@ -124,6 +131,14 @@ class Status(NamedTuple):
     workqueue_steps: int
     flashinfer_steps: int
     host_steps: int
+    slow_steps: int
+    slow_step_ns: int
+    recall_stall_ns: int
+    link_waits: int
+    recall_hits: int
+    recall_misses: int
+    recalled_bytes: int
+    sent_bytes: int
 
 
 class Transport(Protocol):
@@ -234,6 +249,7 @@ class FrontendRing:
             frequency_penalty=params.frequency_penalty,
             logprobs=_encoded(params.logprobs),
             prompt_logprobs=_encoded(params.prompt_logprobs),
+            sparse=params.sparse,
         )
         if not self.transport.has_room():
             return False
@@ -310,9 +326,9 @@ class FrontendRing:
         return [
             _event((
                 tag, index, token, logprob, _FINISHES[finish], prompt_tokens, cached_tokens,
-                self._top(i, top_count) if top_count else (), bool(of_prompt),
+                self._top(i, top_count) if top_count else (), bool(of_prompt), sparse,
             ))
-            for i, (tag, index, token, logprob, finish, prompt_tokens, cached_tokens, top_count, of_prompt, _)
+            for i, (tag, index, token, logprob, finish, prompt_tokens, cached_tokens, top_count, of_prompt, sparse, _)
             in enumerate(records)
         ]  # fmt: skip
 

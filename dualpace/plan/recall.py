@@ -61,13 +61,20 @@ def summary_bytes(model: Model) -> int:
 def device_bytes(model: Model, offload: Offload, row_pages: int, lane: SlowLane) -> int:
     """What the slow lane takes of the card beside KV, activations and logits.
 
-    Summaries by host page, if any block is ever left out; by row, its host pages and their scores, and in each layer
-    where a page is cached, what a slot caches and when it was last attended to; two lists of recalls.
+    Summaries by host page, if any block is ever left out; which host pages are free, and how often each was; by row,
+    its host pages and their scores, and in each layer where a page is cached, what a slot caches and when it was last
+    attended to; lists of blocks that move, either way.
     """
     layers = offloaded_layers(model)
-    row_words = 2 * row_pages + layers * (row_pages + 2 * lane.cache_blocks) + 4 * lane.cache_blocks
+    row_words = 2 * row_pages + layers * (row_pages + 2 * lane.cache_blocks) + lane.cache_blocks
+    queue_words = lists(layers) * 2 * lane.rows * max(lane.cache_blocks, layers)
     summaries = offload.host_pages * summary_bytes(model) if offload.sparse_blocks else 0
-    return summaries + lane.rows * row_words * WORD_BYTES
+    return summaries + (lane.rows * row_words + 2 * queue_words + 2 * offload.host_pages) * WORD_BYTES
+
+
+def lists(layers: int) -> int:
+    """Lists of blocks that may wait to be copied: those of two steps."""
+    return 1 << (2 * layers - 1).bit_length()
 
 
 def widest_lane(offload: Offload, max_batch: int, row_pages: int) -> SlowLane:

@@ -150,7 +150,8 @@ def test_panels_of_the_dashboard_do_not_overlap() -> None:
 
 
 def test_no_counter_of_the_engine_is_left_out() -> None:
-    from dualpace.appliance.metrics import ENGINE_COUNTERS
+    from dualpace.appliance.metrics import ENGINE_COUNTERS, OFFLOAD_COUNTERS
 
-    told = {field for counter in ENGINE_COUNTERS for field in counter.fields} - {"steps"}
+    told = {field for counter in ENGINE_COUNTERS + OFFLOAD_COUNTERS for field in counter.fields} - {"steps"}
+    told |= {"slow_step_ns", "recall_stall_ns"}  # said in seconds
     assert told == set(Status._fields[Status._fields.index("accepted") :])

@@ -16,12 +16,7 @@ constexpr size_t kBlockBytes = size_t{2} * cfg::kKvHeads * cfg::kHeadDim * cfg::
 
 void nap() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
 
-constexpr int full_group() {
-  int group = 0;
-  while (cfg::kWindow[group] != 0) ++group;
-  return group;
-}
-constexpr int kGroup = full_group(), kPoolPages = cfg::kPages[kGroup];
+constexpr int kPoolPages = cfg::kPages[kFull];
 
 struct LoneRow {
   std::byte* pool[kRecallLayers];
@@ -78,7 +73,7 @@ void lane_destroy(void* handle) { delete &lane_of(handle); }
 // The row's next page, once it may have one; returns its page of the pools.
 int32_t lane_begin_page(void* handle) {
   LoneRow& lane = lane_of(handle);
-  while (!may_begin_page(lane.row, observe(lane.departures.ended))) nap();
+  while (lane.row.pages == pages_allowed(lane.row, observe(lane.departures.ended))) nap();
   return lane.row.slot[pinned_slot(lane.row.pages++)];
 }
 
@@ -114,7 +109,7 @@ int lane_recall(void* handle, int layer, const uint32_t* score, const StepBuffer
   view->rows = view->tokens = 1;
   view->query_begin[0] = 0, view->query_begin[1] = 1;
   view->row_slot[0] = 0;
-  const int count = tabulate(team, row, cache, chosen, lane.work, view->table[kGroup][0]);
+  const int count = tabulate(team, row, cache, chosen, lane.work, view->table[kFull][0]);
   const int last = step->context[0] - (row.pages - 1) * cfg::kPageSize;
   view->context[0] = (count - 1) * cfg::kPageSize + last;
   const int sinks = least(row.pages, cfg::kSinkBlocks), recent = first_recent(row.pages);

@@ -101,14 +101,14 @@ PLANTED = [
     (
         "a page that has not left is overwritten",
         "common/recall.hpp",
-        "before < cfg::kSinkBlocks || residency(row, before, row.pages, ended) == Residency::kHost",
-        "before < cfg::kSinkBlocks || residency(row, before, row.pages, ended) != Residency::kFree",
+        "return most(cfg::kSinkBlocks, pages_left(row, ended)) + cfg::kRecentBlocks;",
+        "return most(cfg::kSinkBlocks, pages_left(row, ended)) + cfg::kRecentBlocks + 1;",
     ),
     (
         "a page that is leaving is taken for one that has left",
         "common/recall.hpp",
-        "Residency::kLeaving : Residency::kHost",
-        "Residency::kHost : Residency::kHost",
+        "page < row.sent && includes(ended, row.sent_with[page % kRecentBlocks])",
+        "page < row.sent && includes(ended, ended)",
     ),
     (
         "a row's memory is given away while its recalls arrive",

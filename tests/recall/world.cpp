@@ -12,12 +12,13 @@
 #include <vector>
 
 #include "common/recall.hpp"
+#include "copier.hpp"
 
 namespace {
 
 using namespace dp;
 
-constexpr int kPoolPages = cfg::kPages[0], kHostPages = 3 * cfg::kPagesPerRow, kBatches = 2;
+constexpr int kPoolPages = cfg::kPages[0], kBatches = 2;
 constexpr uint32_t kFirstTicket = 0u - 500;
 constexpr uint64_t kLongestWait = 100'000;
 
@@ -48,47 +49,6 @@ Block contents(uint64_t life, int page, int layer, int tokens) {
   const uint64_t seed = mix(life << 32 | static_cast<uint64_t>(page << 12 | layer << 8 | tokens));
   return {{seed, seed + 1, seed + 2, seed + 3}};
 }
-
-// Does the lists of a queue: halves of blocks, in any order.
-class Copier {
- public:
-  Copier(BlockQueue& queue, const Block* from, Block* to, uint64_t seed)
-      : queue_(queue), from_(from), to_(to), random_{seed} {}
-
-  // A half of a block, if there is any to do.
-  bool step() {
-    if (stalled_ > 0) return --stalled_, false;
-    if (random_.one_in(4000)) stalled_ = random_.draw(6000);
-    while (left_.empty()) {
-      if (open_) {
-        arrive(queue_, ticket_++, 1);
-        open_ = false;
-      }
-      const uint32_t published = observe(queue_.published);
-      if (!includes(published, ticket_)) return false;
-      expect(ticket_ != published + 1, "a list that is not there is copied");
-      open_ = true;
-      for (int32_t i = 0; i < 2 * queue_.count_of(ticket_); ++i) left_.push_back(i);
-    }
-    std::swap(left_[random_.draw(static_cast<uint32_t>(left_.size()))], left_.back());
-    const Transfer item = queue_.items_of(ticket_)[left_.back() / 2];
-    const int half = left_.back() % 2;
-    std::copy_n(from_[item.from].word + 2 * half, 2, to_[item.to].word + 2 * half);
-    left_.pop_back();
-    return true;
-  }
-
-  bool dawdles() { return random_.one_in(64); }
-
- private:
-  BlockQueue& queue_;
-  const Block* from_;
-  Block* to_;
-  Random random_;
-  uint32_t ticket_ = kFirstTicket, stalled_ = 0;
-  bool open_ = false;
-  std::vector<int32_t> left_;
-};
 
 // Runs something as a team of threads that stay, or alone.
 class Crew {
@@ -147,8 +107,8 @@ class World {
   World(uint64_t seed, int members, bool threaded)
       : random_{seed},
         crew_(members),
-        arriving_(*recalls_, host_.data(), pool_.data(), seed + 1),
-        leaving_(*departures_, pool_.data(), host_.data(), seed + 2) {
+        arriving_(*recalls_, host_.data()->word, pool_.data()->word, 4, seed + 1, 6000),
+        leaving_(*departures_, pool_.data()->word, host_.data()->word, 4, seed + 2, 6000) {
     for (BlockQueue* queue : {recalls_.get(), departures_.get()}) queue->published = queue->ended = kFirstTicket - 1;
     for (int page = 0; page < kPoolPages; ++page) free_pool_.push_back(page);
     for (int page = 0; page < kHostPages; ++page) free_host_.push_back(page);
@@ -308,7 +268,7 @@ class World {
   void begin(Seat& seat) {
     seat.active = seat.use == Use::kLives;
     if (!seat.active || seat.tokens % cfg::kPageSize != 0) return;
-    if (may_begin_page(seat.row, observe(departures_->ended))) {
+    if (seat.row.pages < pages_allowed(seat.row, observe(departures_->ended))) {
       ++seat.row.pages;
     } else {
       seat.active = false;
@@ -398,7 +358,7 @@ class World {
   // A full page of each row leaves, if a list is to be had.
   void send() {
     const uint32_t ticket = departures_->published + 1;
-    if (!includes(observe(departures_->ended), ticket - static_cast<uint32_t>(kLists))) return;
+    if (!includes(observe(departures_->ended), ticket - BlockQueue::kPlaces)) return;
     int count = 0;
     for (Seat& seat : seats_) {
       if (seat.use != Use::kLives || seat.row.sent >= seat.tokens / cfg::kPageSize || random_.one_in(4)) continue;
@@ -414,8 +374,6 @@ class World {
     departures_->count_of(ticket) = count;
     publish(departures_->published, ticket);
   }
-
-  static constexpr int kLists = sizeof(BlockQueue::count) / sizeof(int32_t);
 
   Random random_;
   Tally tally_ = {};

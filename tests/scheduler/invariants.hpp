@@ -53,6 +53,7 @@ inline const char* broken_pages(State& s, const StepBuffers* lanes, int g) {
   for (int slot = 0; slot < Rows::N; ++slot) {
     const int32_t q = s.rows.request[slot];
     for (int entry = 0; entry < cfg::kPagesPerRow; ++entry) {
+      if (has_slots(g, slot)) continue;
       const bool held = q != kNone && entry >= s.rows.first[g][slot] && entry < s.rows.end[g][slot];
       for (int lane = 0; lane < kLaneCount; ++lane) {
         const bool here = held && lane == lane_of_request(s, q);
@@ -72,6 +73,13 @@ inline const char* broken_pages(State& s, const StepBuffers* lanes, int g) {
       if (before == 0 ? !ledger.own(page) : !indexed) return "a page is owned twice";
     }
   }
+  for (int32_t slot = 0; has_slots(g, slot); ++slot) {
+    if (s.rows.request[slot] == kNone && !s.recall->drains[slot]) continue;
+    for (const int32_t page : s.recall->row[slot].slot) {
+      if (!ledger.own(page) || state.residency[page] != Residency::kFilling) return "a slot is not its row's alone";
+      ++holders[static_cast<size_t>(page)];
+    }
+  }
   int idle = 0;
   for (int page = 0; page < cfg::kPages[g]; ++page) {
     if (state.holders[page] != holders[static_cast<size_t>(page)]) return "a page's holders are miscounted";
@@ -83,6 +91,66 @@ inline const char* broken_pages(State& s, const StepBuffers* lanes, int g) {
   }
   if (idle != s.pages.idle[g]) return "idle pages are miscounted";
   return ledger.complete() ? nullptr : "a page is lost";
+}
+
+// What a table has of a slow row is where a token that attends to all of it looks.
+inline bool sound_table(const State& s, const StepBuffers* lanes, int32_t slot) {
+  const bool runs = s.rows.request[slot] != kNone;
+  const SlowRow& row = s.recall->row[slot];
+  for (int lane = 0; lane < kLaneCount; ++lane) {
+    for (int32_t page = 0; page < cfg::kPagesPerRow; ++page) {
+      const bool begun = runs && is_slow(lane) && page < row.pages;
+      if (lanes[lane].table[kFull][slot][page] != (begun ? exact_entry(row, page, row.pages) : kNone)) return false;
+    }
+  }
+  return true;
+}
+
+// Nothing that a list names is anybody else's before it has ended.
+inline bool sound_lists(const State& s, const BlockQueue& queue, bool leaving) {
+  for (uint32_t t = observe(queue.ended) + 1; t != queue.published + 1; ++t) {
+    for (int i = 0; i < queue.count[t % BlockQueue::kPlaces]; ++i) {
+      const auto [from, to] = queue.item[t % BlockQueue::kPlaces][i];
+      const int32_t pool = (leaving ? from : to) % cfg::kPages[kFull], host = (leaving ? to : from) / kRecallLayers;
+      if (s.pages.state[kFull].residency[pool] == Residency::kFree) return false;
+      for (int k = 0; k < s.recall->host.count; ++k) {
+        if (s.recall->host.item[k] == host) return false;
+      }
+    }
+  }
+  return true;
+}
+
+inline const char* broken_recall(const State& s, const StepBuffers* lanes) {
+  const RecallMemory& r = *s.recall;
+  Ledger seats(kSlowRows), host(kHostPages);
+  if (!own_all(seats, r.seats)) return "a slow row's slot is free twice";
+  if (!own_all(host, r.host)) return "a host page is free twice";
+  int draining = 0, promised = 0;
+  for (int32_t slot = 0; slot < kSlowRows; ++slot) {
+    const SlowRow& row = r.row[slot];
+    const int32_t q = s.rows.request[slot];
+    if (!sound_table(s, lanes, slot)) return "a slow row's table is not where its pages are";
+    if (q == kNone && !r.drains[slot]) continue;
+    if (!seats.own(slot)) return "a slow row's slot is in two places";
+    for (int p = 0; p < row.sent; ++p) {
+      if (!host.own(row.host[p])) return "a host page is owned twice";
+    }
+    if (q == kNone) {
+      ++draining;
+      continue;
+    }
+    if (r.drains[slot]) return "a row that runs drains";
+    if (row.sent > s.requests.computed[q] / cfg::kPageSize) return "a page leaves before it is full";
+    if (row.pages > pages_allowed(row, observe(r.departures.ended))) return "a page is written over before it has left";
+    promised += host_need(s.requests.longest[q]) - row.sent;
+  }
+  if (!seats.complete()) return "a slow row's slot is lost";
+  if (!host.complete()) return "a host page is lost";
+  if (draining != r.draining || promised != r.promised) return "rows that drain or host pages promised are miscounted";
+  if (promised > r.host.count) return "more host pages are promised than there are";
+  if (!sound_lists(s, r.recalls, false) || !sound_lists(s, r.departures, true)) return "a page is given back in flight";
+  return nullptr;
 }
 
 // What a ring is said to hold is what its requests do.
@@ -137,6 +205,9 @@ inline const char* broken_requests(const State& s) {
   }
   if (s.requests.free.count < slots_owed) return "a request slot that a ring is owed is taken";
   if (s.history.free.count < history_owed) return "history that a ring is owed is taken";
+  for (int32_t slot = 0; kOffload && slot < kSlowRows; ++slot) {
+    if (s.rows.request[slot] == kNone && !rows.own(slot)) return "a slow row's slot is free for others";
+  }
   for (int i = 0; i < s.rows.running_count; ++i) {
     const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
     if (!rows.own(slot) || !slots.own(q)) return "a row runs twice";
@@ -160,12 +231,16 @@ inline const char* broken(State& s, const StepBuffers* lanes) {
   for (int g = 0; g < cfg::kGroups; ++g) {
     if (const char* fault = broken_pages(s, lanes, g)) return fault;
   }
+  if (kOffload) {
+    if (const char* fault = broken_recall(s, lanes)) return fault;
+  }
   return broken_requests(s);
 }
 
 // Whether no request is anywhere and no page is held.
 inline bool at_rest(const State& s) {
-  bool free = s.requests.free.count == Requests::N && s.rows.free.count == Rows::N;
+  bool free = s.requests.free.count == Requests::N && s.rows.free.count == Rows::N - (kOffload ? kSlowRows : 0);
+  if (kOffload) free = free && s.recall->seats.count == kSlowRows && s.recall->host.count == kHostPages;
   free = free && s.history.free.count == cfg::kHistoryPages;
   for (int g = 0; g < cfg::kGroups; ++g) free = free && available(s, g) == cfg::kPages[g];
   return free;

@@ -75,6 +75,11 @@ void play(uint64_t steps, uint64_t seed, Schedule run) {
   print("preempted", c.preempted);
   print("exhausted", c.exhausted), print("epochs", c.epochs), print("reused", c.reused), print("evicted", c.evicted);
   print("aborted", c.aborted), print("malformed", c.malformed);
+  if (const SlowToy* slow = world.slow()) {
+    print("recalled", slow->recalled), print("chosen", slow->chosen), print("passes", slow->passes);
+    print("drained", slow->drained), print("link_waits", c.link_waits);
+    print("sparse", t.sparse), print("hits", c.recall_hits), print("misses", c.recall_misses);
+  }
   std::printf("\"trace\": \"%016llx\"}\n", static_cast<unsigned long long>(world.trace()));
 }
 

@@ -9,17 +9,19 @@ from dualpace.build.toolchain import find_compiler
 from dualpace.build.units import CUDA
 from dualpace.render.sources import render
 from tests.plans import example
+from tests.recall.plans import EXACT
 
 from .plans import TIGHT
 
 
-def test_the_device_compiler_takes_the_same_source_without_a_warning(tmp_path):
+@pytest.mark.parametrize("plan", [TIGHT, EXACT], ids=lambda plan: plan.name)
+def test_the_device_compiler_takes_the_same_source_without_a_warning(plan, tmp_path):
     try:
         compiler = find_compiler("nvcc")
     except BuildError as error:
         pytest.skip(str(error))
-    target = TIGHT.target.model_copy(update={"kind": "cuda", "sm": "90a"})
-    plan = TIGHT.model_copy(update={"target": target, "policy": example("llama-3.1-8b-h200").policy})
+    target = plan.target.model_copy(update={"kind": "cuda", "sm": "90a"})
+    plan = plan.model_copy(update={"target": target, "policy": example("llama-3.1-8b-h200").policy})
     for path, text in render(plan).items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text)

@@ -3,6 +3,7 @@
 #pragma once
 #include <vector>
 
+#include "../recall/slow_toy.hpp"
 #include "ring_file.hpp"
 
 namespace dp {
@@ -53,9 +54,17 @@ class Toy {
  public:
   uint64_t trace = 0;
 
-  Toy() {
-    for (int g = 0; g < cfg::kGroups; ++g) kv_[g].resize(static_cast<size_t>(cfg::kPages[g] * cfg::kPageSize));
+  explicit Toy(State& state) : state_(state) {
+    for (int g = 0; g < cfg::kGroups; ++g) {
+      const int layers = kOffload && g == kFull ? kRecallLayers : 1;
+      kv_[g].resize(static_cast<size_t>(layers * cfg::kPages[g] * cfg::kPageSize));
+    }
+    if (!kOffload) return;
+    slow_ = std::make_unique<SlowToy>(*state.recall, kv_[kFull].data(),
+                                      [](int32_t token, int position) { return kv_of(token, position, kFull); });
   }
+
+  SlowToy* slow() { return slow_.get(); }
 
   void run(StepBuffers& b) {
     const int rows = static_cast<int>(b.rows), tokens = static_cast<int>(b.tokens);
@@ -68,6 +77,7 @@ class Toy {
         expect(b.position[t] == position && b.token_row[t] == r, "a token is not where its row says");
         note(b.token[t]);
         for (int g = 0; g < cfg::kGroups; ++g) {
+          if (is_slow(lane_of(b)) && g == kFull) continue;
           const int32_t page = b.table[g][slot][position / cfg::kPageSize];
           expect(page >= 0 && b.slot[g][t] == page * cfg::kPageSize + position % cfg::kPageSize, "a slot is wrong");
           kv_[g][static_cast<size_t>(b.slot[g][t])] = kv_of(b.token[t], position, g);
@@ -75,6 +85,7 @@ class Toy {
         }
       }
     }
+    for (int r = 0; is_slow(lane_of(b)) && r < rows; ++r) seen_[b.row_slot[r]] = slow_->run(state_, b, r);
     for (int i = 0; i < static_cast<int>(b.samples); ++i) {
       const int32_t at = b.sample_index[i], r = b.token_row[at];
       const bool drawn = i >= static_cast<int>(b.scored);
@@ -92,6 +103,10 @@ class Toy {
     uint64_t sums[cfg::kGroups] = {};
     for (int g = 0; g < cfg::kGroups; ++g) {
       for (int p = cfg::kWindow[g] > 0 ? most(0, context - cfg::kWindow[g]) : 0; p < context; ++p) {
+        if (is_slow(lane_of(b)) && g == kFull) {
+          sums[g] += seen_[slot][static_cast<size_t>(p)];
+          continue;
+        }
         const int32_t page = b.table[g][slot][p / cfg::kPageSize];
         expect(page >= 0, "a page that a query sees is gone");
         sums[g] += kv_[g][static_cast<size_t>(page * cfg::kPageSize + p % cfg::kPageSize)];
@@ -102,7 +117,10 @@ class Toy {
 
   void note(int32_t value) { trace = mix(trace * 31 + static_cast<uint32_t>(value)); }
 
+  State& state_;
   std::vector<uint64_t> kv_[cfg::kGroups];
+  std::unique_ptr<SlowToy> slow_;
+  std::vector<uint64_t> seen_[kSlowRows];  // by row slot, of the full group, in the step
 };
 
 }  // namespace dp

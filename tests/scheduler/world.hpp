@@ -20,11 +20,11 @@ struct Asked {
   std::vector<int32_t> tokens;    // that it ends with if nothing ends it before
   Finish finish;
   size_t scored = 0, read = 0;
-  bool aborted = false, enough = false, spoiled = false;
+  bool aborted = false, enough = false, spoiled = false, sparse = false;
 };
 
 struct Tally {
-  uint64_t steps, slow_steps, ended, scored, wraps, laps, stalls, closed, killed, longest_wait, parks;
+  uint64_t steps, slow_steps, ended, scored, wraps, laps, stalls, closed, killed, longest_wait, parks, sparse;
 };
 
 // `Source::draw(n)` is a choice from 0 to n - 1, `Source::more()` whether there are any left.
@@ -32,7 +32,7 @@ template <class Source, class Schedule>
 class World {
  public:
   // Looks of the scheduler that a request waits at most while its frontend does not stall for ever, whatever others do.
-  static constexpr uint64_t kLongestWait = 3000 * kLaneCount, kForEver = 2 * kLongestWait;
+  static constexpr uint64_t kLongestWait = 3000 * kLaneCount * most(1, cfg::kMaxContext / 96), kForEver = 2 * kLongestWait;
 
   World(Source& source, Schedule schedule) : source_(source), schedule_(schedule) {
     for (int r = 0; r < cfg::kRings; ++r) ends_[r].frontend = file_.claim(r);
@@ -60,12 +60,17 @@ class World {
       for (int r = 0; r < cfg::kRings; ++r) read(r);
       expect(i < 2 * kLongestWait, "a request does not end");
     }
+    for (int i = 0; kOffload && state().recall->draining > 0; ++i) {
+      expect(i < 100'000, "a row that has left drains for ever");
+      step_all();
+    }
     step_all();
     expect(at_rest(state()), "something is held at rest");
   }
 
   State& state() { return *engine_of(engine_).state; }
   uint64_t trace() const { return toy_.trace; }
+  const SlowToy* slow() { return toy_.slow(); }
   Tally tally = {};
 
  private:
@@ -122,6 +127,8 @@ class World {
       request.tokens.resize(static_cast<size_t>(kLongestHistory - length));
     }
     RequestParams params = {};
+    if (kOffload) params.sparse = draw(2);
+    request.sparse = params.sparse != 0;
     if (one_in(3)) {
       params.prompt_logprobs = 1 + draw(2);
       if (request.finish != Finish::kError) request.foretold = std::move(spoken.within);
@@ -236,6 +243,10 @@ class World {
     StepBuffers* lanes = engine_of(engine_).lanes.get();
     StepBuffers& b = lanes[lane];
     if (b.rows > 0) toy_.run(b);
+    if (kOffload) {
+      toy_.slow()->dawdle(draw(16));
+      toy_.slow()->measure(1'000 + draw(20'000), draw(8) == 0 ? draw(20'000) : 0);
+    }
     schedule_(state(), b, file_.memory());
     if (const char* wrong = broken(state(), lanes)) fault(wrong);
     for (int r = 0; r < cfg::kRings; ++r) {
@@ -333,6 +344,8 @@ class World {
       expect(request.read < request.tokens.size(), "more tokens than were asked for");
       expect(request.tokens[request.read++] == record.token, "a token differs from the oracle's");
     }
+    expect(record.sparse_tokens <= (request.sparse ? request.read : 0), "tokens are called sparse that are not");
+    tally.sparse += finish != Finish::kNone ? record.sparse_tokens : 0;
     const bool whole = request.read == request.tokens.size();
     if (finish == Finish::kNone) return expect(!whole, "the last token does not end its request");
     if (finish == request.finish && whole && request.scored == request.foretold.size()) return;
@@ -344,7 +357,7 @@ class World {
   Source& source_;
   Schedule schedule_;
   void* engine_ = dp_engine_create(&file_.memory(), cfg::kVocab, 1);
-  Toy toy_;
+  Toy toy_{state()};
   End ends_[cfg::kRings];
   std::vector<int32_t> texts_[3];
   std::unordered_map<uint64_t, Asked> asked_;

@@ -73,12 +73,10 @@ DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t inde
   requests.index[q] = index;
   requests.tag[q] = glance(memory.submits[at].tag);
   requests.row[q] = kNone;
-  // Nothing is slow before KV leaves for host memory. A plan that has slow rows all the same has every other request
-  // so.
-  requests.lane[q] = kLaneCount > 1 && index % 2 == 1 ? Lane::kSlow : Lane::kFast;
+  requests.lane[q] = Lane::kFast;
   requests.finish[q] = Finish::kNone;
   requests.prompt[q] = requests.length[q] = prompt;
-  requests.computed[q] = requests.cached[q] = requests.history_count[q] = 0;
+  requests.computed[q] = requests.cached[q] = requests.history_count[q] = requests.left_out[q] = 0;
   if (cancelled != Finish::kNone || !sound) {
     incoming.refused = true;
     s.counters.malformed += cancelled != Finish::kNone ? 0 : 1;
@@ -87,6 +85,10 @@ DP_FN inline void take_record(State& s, int r, const Ring& memory, uint32_t inde
   }
   requests.turn[q] = ring.arrivals - int64_t{kHeadStart} * p.priority;
   requests.longest[q] = least(prompt + static_cast<int>(p.max_tokens), kLongestHistory);
+  requests.sparse[q] = kOffload && p.sparse != 0;
+  // A plan whose slow rows have no KV in host memory has every other request slow.
+  const bool slow = kOffload ? !fits_card(requests.longest[q]) : kLaneCount > 1 && index % 2 == 1;
+  requests.lane[q] = slow ? Lane::kSlow : Lane::kFast;
   requests.shortest[q] = prompt + static_cast<int>(p.min_tokens);
   requests.stop_count[q] = static_cast<int32_t>(p.stop_count);
   requests.bias_count[q] = static_cast<int32_t>(p.bias_count);

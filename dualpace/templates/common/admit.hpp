@@ -2,6 +2,7 @@
 #pragma once
 #include "common/accept.hpp"
 #include "common/leave.hpp"
+#include "common/pace.hpp"
 #include "common/pages.hpp"
 #include "common/prefix.hpp"
 #include "common/score.hpp"
@@ -110,7 +111,8 @@ DP_FN int64_t paused_pages(Team& team, const State& s, int group) {
       rows.running_count,
       [&](int i) {
         const int32_t slot = rows.running[i];
-        const int pages = row_demand(s, group, slot) + rows.end[group][slot] - rows.first[group][slot];
+        const int held = has_slots(group, slot) ? cfg::kCacheBlocks : rows.end[group][slot] - rows.first[group][slot];
+        const int pages = row_demand(s, group, slot) + held;
         return static_cast<uint64_t>(rows.paused[slot] ? pages : 0);
       },
       Sum()));
@@ -129,7 +131,12 @@ DP_FN inline void give_row(State& s, int32_t q) {
     requests.history[q][i] = s.history.free.item[--s.history.free.count];
   }
   requests.history_count[q] = pages;
-  const int32_t slot = s.rows.free.item[--s.rows.free.count];
+  int32_t slot;
+  if (is_slow(lane_of_request(s, q))) {
+    slot = s.recall->seats.item[--s.recall->seats.count];
+  } else {
+    slot = s.rows.free.item[--s.rows.free.count];
+  }
   requests.phase[q] = Phase::kRunning;
   requests.row[q] = slot;
   s.rows.request[slot] = q;
@@ -157,6 +164,49 @@ DP_FN inline int32_t next_request(const State& s, int lane) {
   return kNone;
 }
 
+// Whether a request would have a row slot; one of the slow lane keeps its own while it drains.
+DP_FN inline bool has_seat(const State& s, int lane) {
+  return is_slow(lane) ? s.recall->seats.count > 0 : running_rows(s, lane) < lane_rows(lane);
+}
+
+// How many host pages a request of the slow lane lacks; none or less if it lacks none.
+DP_FN inline int32_t host_lack(const State& s, int32_t q) {
+  return host_need(s.requests.longest[q]) - host_spare(*s.recall);
+}
+
+// Host pages of the lane's paused rows, which they had or were promised.
+DP_FN inline int32_t paused_host(const State& s) {
+  int32_t pages = 0;
+  for (int32_t slot = 0; slot < kSlowRows; ++slot) {
+    const int32_t q = s.rows.request[slot];
+    if (q != kNone && s.rows.paused[slot]) pages += host_need(s.requests.longest[q]);
+  }
+  return pages;
+}
+
+// Whether a request that waits for pages on the card would have a row at once if it was slow, and take fewer pages.
+// `lack` and `wanted` are of the fast row that it would be.
+DP_FN inline bool goes_slow(const State& s, int32_t q, const int64_t* lack, const int* wanted) {
+  for (const RingState& ring : s.rings) {
+    if (ring.queue[static_cast<int>(Lane::kSlow)].head != kNone) return false;
+  }
+  if (s.recall->seats.count == 0 || host_lack(s, q) > 0 || wanted[kFull] <= cfg::kCacheBlocks) return false;
+  if (!link_has_time(s, q)) return false;
+  for (int g = 0; g < cfg::kGroups; ++g) {
+    const int pages = g == kFull ? cfg::kCacheBlocks : demand(g, 0, 0, 0, s.requests.length[q]);
+    if (lack[g] + pages + headroom(s.rows.running_count) > 0) return false;
+  }
+  return true;
+}
+
+// The leader's: a request goes from its ring's fast queue to its place in the slow one.
+DP_FN inline void make_slow(State& s, int32_t q) {
+  RingState& ring = s.rings[s.requests.ring[q]];
+  unlink(s.requests, ring.queue[static_cast<int>(Lane::kFast)], q);
+  s.requests.lane[q] = Lane::kSlow;
+  insert_after(s.requests, ring.queue[static_cast<int>(Lane::kSlow)], kNone, q);
+}
+
 // Admits while there are rows, tokens in the step's budget and pages for all that the new row has to compute. Nothing
 // overtakes a request that waits for them, but paused rows give way to it, if that lets it in: their frontends may have
 // stalled for ever. They have no room for a record, so they are not admitted again before they can run.
@@ -166,28 +216,41 @@ DP_RARE void admit_waiting(Team team, State s, StepBuffers& b, int64_t budget) {
   int64_t lack[cfg::kGroups];
   for (int g = 0; g < cfg::kGroups; ++g) lack[g] = shortage(team, s, g);
   while (budget > 0) {
-    const bool has_slot = running_rows(s, lane) < lane_rows(lane);
+    const bool has_slot = has_seat(s, lane);
     int paused = paused_rows(s, lane);
     const int32_t q = has_slot || paused > 0 ? next_request(s, lane) : kNone;
     if (q == kNone) break;
-    const int pages = match_prefix(team, s, q), reused = pages * cfg::kPageSize;
+    if (is_slow(lane) && !link_has_time(s, q)) {
+      if (team.leader()) ++s.counters.link_waits;
+      break;
+    }
+    const int pages = is_slow(lane) ? 0 : match_prefix(team, s, q), reused = pages * cfg::kPageSize;
     const int running = s.rows.running_count, length = s.requests.length[q];
     int idle[cfg::kGroups], wanted[cfg::kGroups];
-    bool fits = has_slot;
+    bool has_pages = true;
     for (int g = 0; g < cfg::kGroups; ++g) {
       idle[g] = idle_pages(team, s, g, pages);
       wanted[g] = idle[g] + demand(g, least(pages, first_needed(g, reused)), pages, reused, length);
-      fits = fits && lack[g] + wanted[g] + headroom(running) <= 0;
+      if (is_slow(lane) && g == kFull) wanted[g] = cfg::kCacheBlocks;
+      has_pages = has_pages && lack[g] + wanted[g] + headroom(running) <= 0;
     }
+    const int32_t lacks_host = is_slow(lane) ? host_lack(s, q) : 0;
+    const bool fits = has_slot && has_pages && lacks_host <= 0;
     if (kLaneCount > 1 && has_slot && !fits) paused = paused_rows(team, s);
-    bool would_fit = paused > 0;
+    // What drains comes back by itself.
+    const bool drains = kOffload && s.recall->draining > 0;
+    bool would_fit = paused > 0 && !drains && (!is_slow(lane) || lacks_host <= paused_host(s));
     for (int g = 0; g < cfg::kGroups && !fits && would_fit; ++g) {
       would_fit = lack[g] + wanted[g] + headroom(running - paused) <= paused_pages(team, s, g);
     }
     team.sync();
     if (!fits) {
-      if (!would_fit || !requeue_row(team, s, b, has_slot)) {
-        if (team.leader()) {
+      // Row slots and host pages are the lane's own.
+      if (!would_fit || !requeue_row(team, s, b, has_slot && lacks_host <= 0)) {
+        const bool turns = kOffload && !is_slow(lane) && !would_fit && !drains && goes_slow(s, q, lack, wanted);
+        team.sync();
+        if (team.leader() && turns) make_slow(s, q);
+        if (team.leader() && !turns && !(is_slow(lane) && has_pages)) {
           ++s.counters.exhausted;
           s.short_lane = lane;
         }
@@ -207,6 +270,7 @@ DP_RARE void admit_waiting(Team team, State s, StepBuffers& b, int64_t budget) {
     }
     team.sync();
     reuse_prefix(team, s, b, s.requests.row[q], pages, idle);
+    if (is_slow(lane)) take_slots(team, s, b, s.requests.row[q]);
   }
 }
 

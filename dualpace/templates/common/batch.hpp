@@ -2,6 +2,7 @@
 // is left of the budget goes to prefill, in order of admission.
 #pragma once
 #include "common/pages.hpp"
+#include "common/residency.hpp"
 #include "common/score.hpp"
 #include "common/state.hpp"
 #include "common/team.hpp"
@@ -41,7 +42,9 @@ DP_FN Batch choose(Team& team, State& s, int lane) {
   const int n = s.rows.running_count;
   const auto pending = [&](int i) {
     const int32_t slot = s.rows.running[i], q = s.rows.request[slot];
-    return s.rows.paused[slot] || lane_of_row(s, slot) != lane ? 0 : s.requests.length[q] - s.requests.computed[q];
+    const int32_t wanted = s.requests.length[q] - s.requests.computed[q];
+    if (s.rows.paused[slot] || lane_of_row(s, slot) != lane) return 0;
+    return is_slow(lane) && slow_tokens(s, slot, wanted) == 0 ? 0 : wanted;
   };
   const auto count = [&](int i) {
     const bool decodes = pending(i) == 1;
@@ -56,6 +59,7 @@ DP_FN Batch choose(Team& team, State& s, int lane) {
   }
   team.each(n, [&](int i) {
     w.chunk[i] = least(pending(i), kChunk);
+    if (is_slow(lane) && w.chunk[i] > 0) w.chunk[i] = slow_tokens(s, s.rows.running[i], w.chunk[i]);
     count(i);
   });
   ChosenCounts total = team.scan(w.chosen, n);
@@ -166,9 +170,13 @@ DP_FN void fill(Team& team, State& s, StepBuffers& b, const Batch& batch) {
 
 template <class Team>
 DP_FN void lay_out(Team& team, State& s, StepBuffers& b) {
+  const bool slow = is_slow(lane_of(b));
+  if (slow) send_pages(team, s);
   const Batch batch = choose(team, s, lane_of(b));
   const int n = s.rows.running_count;
+  if (slow) begin_pages(team, s, b);
   for (int g = 0; g < cfg::kGroups; ++g) {
+    if (slow && g == kFull) continue;
     if (batch.mixed()) {
       take_pages(team, s, b, g, s.rows.running, n, [&](int i) {
         const int32_t slot = s.rows.running[i], chunk = s.work.chunk[i];

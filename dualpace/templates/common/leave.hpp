@@ -2,6 +2,7 @@
 #pragma once
 #include "common/chain.hpp"
 #include "common/pages.hpp"
+#include "common/residency.hpp"
 #include "common/state.hpp"
 #include "common/team.hpp"
 
@@ -76,6 +77,7 @@ DP_RARE void leave_rows(Team team, State s, StepBuffers& b) {
   for (int g = 0; g < cfg::kGroups; ++g) {
     drop_pages(team, s, b, g, left, leaving, [&](int k) { return rows.end[g][left[k]]; });
   }
+  if (is_slow(lane)) clear_tables(team, s, b, left, leaving);
   int ended = 0;
   for (int k = 0; k < leaving; ++k) {
     if (rows.leave[left[k]] == Leave::kRequeue) continue;
@@ -92,6 +94,7 @@ DP_RARE void leave_rows(Team team, State s, StepBuffers& b) {
       --ring.rows[lane];
       ring.promised[lane] = least(ring.promised[lane], ring.rows[lane]);
       s.requests.row[q] = kNone;
+      if (is_slow(lane)) leave_slots(s, slot);
       if (rows.leave[slot] == Leave::kDone) free_request(s, q);
       if (rows.leave[slot] == Leave::kReport) end_request(s, q, s.requests.finish[q]);
       if (rows.leave[slot] == Leave::kRequeue) {
@@ -101,7 +104,7 @@ DP_RARE void leave_rows(Team team, State s, StepBuffers& b) {
       }
       rows.leave[slot] = Leave::kStay;
       rows.request[slot] = kNone;
-      rows.free.item[rows.free.count++] = slot;
+      if (!is_slow(lane)) rows.free.item[rows.free.count++] = slot;
     }
   }
   team.sync();

@@ -30,7 +30,8 @@ static_assert(kChunk > 0, "a window and one token need more pages than its pool 
 constexpr int longest_history() {
   int tokens = cfg::kMaxContext;
   for (int g = 0; g < cfg::kGroups; ++g) {
-    if (cfg::kWindow[g] == 0) tokens = least(tokens, cfg::kPages[g] * cfg::kPageSize);
+    if (cfg::kWindow[g] != 0) continue;
+    tokens = least(tokens, most(cfg::kPages[g], kOffload ? kHostPages : 0) * cfg::kPageSize);
   }
   return tokens;
 }
@@ -50,6 +51,7 @@ DP_FN inline int demand(int group, int first, int end, int computed, int length)
 }
 
 DP_FN inline int row_demand(const State& s, int group, int32_t slot) {
+  if (has_slots(group, slot)) return 0;
   const int32_t q = s.rows.request[slot];
   return demand(group, s.rows.first[group][slot], s.rows.end[group][slot], s.requests.computed[q],
                 s.requests.length[q]);

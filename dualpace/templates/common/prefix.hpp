@@ -120,11 +120,25 @@ DP_FN inline void add_entry(State& s, const StepBuffers& b, int32_t slot, int pa
   }
 }
 
+// Pages of slow rows are theirs alone.
+template <class Team>
+DP_RARE void seal_alone(Team team, State s, StepBuffers& b) {
+  team.each(static_cast<int>(b.rows), [&](int r) {
+    for (int page = sealed_before(b, r); page < sealed_after(b, r); ++page) {
+      for (int g = 0; g < cfg::kGroups; ++g) {
+        if (g != kFull) s.pages.state[g].residency[b.table[g][b.row_slot[r]][page]] = Residency::kSealed;
+      }
+    }
+  });
+  team.sync();
+}
+
 // After a forward pass: the `total` pages that it filled, of which each row's come after Work::retired, are sealed, and
 // go into the index. Those of a row that compete for a bucket with others of this step, or find their key taken, the
 // leader indexes in order; the others do not touch each other.
 template <class Team>
 DP_FN void seal(Team& team, State& s, StepBuffers& b, int total) {
+  if (is_slow(lane_of(b))) return seal_alone(team, s, b);
   Requests& requests = s.requests;
   Work& w = s.work;
   const auto contest = [&](int32_t slot) {

@@ -37,6 +37,7 @@ DP_FN inline void write_record(State& s, Ring& memory, RingState& ring, int32_t 
   record.cached_tokens = cached;
   record.top_count = static_cast<uint32_t>(tops);
   record.of_prompt = of_prompt ? 1 : 0;
+  record.sparse_tokens = kOffload ? static_cast<uint32_t>(s.requests.left_out[q]) : 0;
   TopLogprobs& top = memory.tops[at];
   for (int k = 0; k < tops; ++k) {
     top.token[k] = said.top->token[k];

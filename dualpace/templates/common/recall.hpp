@@ -8,28 +8,44 @@
 #include <cstdint>
 
 #include "common/layout.hpp"
+#include "common/pool.hpp"
 #include "common/portable.hpp"
-#include "common/state.hpp"
 #include "common/team.hpp"
 #include "common/transfer.hpp"
 
 namespace dp {
 
+// Where there is none of it, the types below are there all the same, with a place for one of each.
+constexpr bool kOffload = cfg::kCacheBlocks > 0;
+
+// The group whose layers' blocks may be in host memory.
+constexpr int full_group() {
+  int group = 0;
+  while (group + 1 < cfg::kGroups && cfg::kWindow[group] != 0) ++group;
+  return group;
+}
+constexpr int kFull = full_group();
 constexpr int recall_layers() {
   int layers = 0;
   for (int g = 0; g < cfg::kGroups; ++g) layers += cfg::kWindow[g] == 0 ? cfg::kLayers[g] : 0;
   return layers;
 }
-constexpr int kRecallLayers = recall_layers();
+static_assert(!kOffload || recall_layers() == cfg::kLayers[kFull], "KV in host memory is one layer group's");
+constexpr int kRecallLayers = most(1, recall_layers());
+constexpr int kSlowRows = most(1, cfg::kSlowRows), kHostPages = most(1, cfg::kHostPages);
+constexpr int kRecentBlocks = most(1, cfg::kRecentBlocks);
 constexpr int kPinnedSlots = cfg::kSinkBlocks + cfg::kRecentBlocks;
-constexpr int kChoiceSlots = cfg::kCacheBlocks - kPinnedSlots;
+constexpr int kChoiceSlots = most(1, cfg::kCacheBlocks - kPinnedSlots);
+static_assert(!kOffload || cfg::kCacheBlocks > kPinnedSlots, "a row has slots to bring blocks to");
 // Blocks that a token may choose at a time, beside those that it always attends to.
 constexpr int kChosen = cfg::kSparseBlocks > 0 ? cfg::kSparseBlocks - kPinnedSlots : kChoiceSlots;
 static_assert(kChosen <= kChoiceSlots, "what a token chooses is on the card all at once");
 
 // A list has what a layer's rows recall, or a page of each row in all layers. Lists of two steps may wait.
 using BlockQueue =
-    TransferQueue<power_of_two(2 * kRecallLayers), cfg::kSlowRows * most(cfg::kCacheBlocks, kRecallLayers)>;
+    TransferQueue<power_of_two(2 * kRecallLayers), kSlowRows * most(kPinnedSlots + kChoiceSlots, kRecallLayers)>;
+
+constexpr uint64_t kBlockBytes = uint64_t{2} * cfg::kKvHeads * cfg::kHeadDim * cfg::kPageSize * cfg::kElementBytes;
 
 // Of a row in a layer: which of its pages have a slot among those for choices, numbered from 0.
 struct LayerCache {
@@ -41,13 +57,49 @@ struct LayerCache {
 // A slow row, from when it gets its slots until no transfer names any of its memory. Pages are numbered from the row's
 // beginning.
 struct SlowRow {
-  int32_t pages;                           // begun
-  int32_t sent;                            // of these, those that were told to leave
-  uint32_t sent_with[cfg::kRecentBlocks];  // the tickets of the last of them, by page % kRecentBlocks
-  uint32_t recalled_with;                  // the ticket of the row's last recalls
-  int32_t slot[cfg::kCacheBlocks];         // pages of the pool: of the first blocks, the last ones, the chosen ones
-  int32_t host[cfg::kPagesPerRow];         // by page, of those that were sent
+  int32_t pages;                              // begun
+  int32_t sent;                               // of these, those that were told to leave
+  uint32_t sent_with[kRecentBlocks];          // the tickets of the last of them, by page % kRecentBlocks
+  uint32_t recalled_with;                     // the ticket of the row's last recalls
+  uint32_t sparse;                            // its token in this step chooses; else all blocks are attended to
+  uint32_t chosen, missed;                    // blocks of all layers, that had to be on the card, and to be brought
+  int32_t slot[kPinnedSlots + kChoiceSlots];  // pages of the pool: of the first blocks, the last ones, the chosen ones
+  int32_t host[cfg::kPagesPerRow];            // by page, of those that were sent
+  // The scheduler's: the two counts as they were, and what a token misses, in 256ths of a block, since it decodes.
+  uint32_t chosen_before, missed_before;
+  bool decoded;
+  uint64_t misses;
   LayerCache layer[kRecallLayers];
+};
+
+// By whoever steps the slow lane, before the scheduler is called for it.
+struct LaneMeter {
+  uint64_t step_ns, stall_ns;  // the last step from its beginning to its end, and how long of it the lane waited
+  uint64_t copied, copy_ns;    // blocks recalled in all, and how long lists of them were being copied
+};
+
+// What the scheduler makes of it. Means of late; `misses` and `block_ns` in 256ths.
+struct Pace {
+  uint64_t misses;               // blocks that a token of a row which chooses brings back
+  uint64_t block_ns;             // that the link takes for a block
+  uint64_t shadow_ns, stall_ns;  // that a step computes, and waits
+  uint64_t copied, copy_ns;      // as they were
+};
+
+// Slow rows by row slot: theirs are the first ones. Rows that have left keep their memory until no transfer names it.
+struct RecallMemory {
+  SlowRow row[kSlowRows];
+  FreeList<kSlowRows> seats;  // row slots of no row
+  bool drains[kSlowRows];     // its row has left
+  int32_t draining;
+  FreeList<kHostPages> host;
+  uint32_t generation[kHostPages];           // lives of a page of the host pool that are over
+  int32_t promised;                          // host pages that running rows may yet take
+  uint32_t recalls_ended, departures_ended;  // as the scheduler saw them, once a call
+  LaneMeter meter;
+  Pace pace;
+  alignas(64) BlockQueue recalls;
+  alignas(64) BlockQueue departures;
 };
 
 // What a team shares while it sees to one row.
@@ -123,6 +175,21 @@ DP_FN int choose(Team& team, int pages, Score score, RecallWork& w) {
   return chosen;
 }
 
+// The n pages in RecallWork::missed get the slots slot_of(i), which others may have had.
+template <class Team, class SlotOf, class Miss>
+DP_FN void give_slots(Team& team, LayerCache& cache, int n, uint32_t step, const RecallWork& w, SlotOf slot_of,
+                      Miss miss) {
+  team.each(n, [&](int i) {
+    const int32_t page = w.missed[i], slot = slot_of(i), before = cache.page[slot];
+    if (before != kNone) cache.slot[before] = kNone;
+    cache.page[slot] = page;
+    cache.slot[page] = slot;
+    cache.used[slot] = step;
+    miss(i, page, slot);
+  });
+  team.sync();
+}
+
 // Gives each of the n pages in RecallWork::chosen a slot in the layer, those that have none the slots that were used
 // longest ago. miss(i, page, slot) for the i-th of these, whose block has to be brought there; returns how many.
 template <class Team, class Miss>
@@ -139,21 +206,13 @@ DP_FN int place(Team& team, LayerCache& cache, int n, uint32_t step, RecallWork&
     return cache.page[slot] == kNone ? kNever : least(step - cache.used[slot], kNever);
   };
   take_largest(team, kChoiceSlots, misses, 16, idle, w, w.victim);
-  team.each(misses, [&](int i) {
-    const int32_t page = w.missed[i], slot = w.victim[i], before = cache.page[slot];
-    if (before != kNone) cache.slot[before] = kNone;
-    cache.page[slot] = page;
-    cache.slot[page] = slot;
-    cache.used[slot] = step;
-    miss(i, page, slot);
-  });
-  team.sync();
+  give_slots(team, cache, misses, step, w, [&](int i) { return w.victim[i]; }, miss);
   return misses;
 }
 
 // The slot of one of the row's first or last pages.
 DP_FN constexpr int pinned_slot(int32_t page) {
-  return page < cfg::kSinkBlocks ? page : cfg::kSinkBlocks + (page - cfg::kSinkBlocks) % cfg::kRecentBlocks;
+  return page < cfg::kSinkBlocks ? page : cfg::kSinkBlocks + (page - cfg::kSinkBlocks) % kRecentBlocks;
 }
 
 // Pages of the pool with the blocks that a token attends to in the layer, to `table` in the order of their positions:
@@ -168,14 +227,60 @@ DP_FN int tabulate(Team& team, const SlowRow& row, const LayerCache& cache, int 
   return sinks + n + most(0, row.pages - recent);
 }
 
+// Where tokens that attend to all blocks have them. Of those that are neither first nor last, the first kKeptBlocks
+// keep their slots; the others take turns in the rest, kStagedBlocks neighbours at a time: a pass. A pass is of whole
+// splits of attention if there are slots for one.
+constexpr int kSplitBlocks = most(1, cfg::kSplitTokens / cfg::kPageSize);
+constexpr int kStagedBlocks = least(kChoiceSlots, most(kSplitBlocks, kChoiceSlots / 4 / kSplitBlocks * kSplitBlocks));
+constexpr int kKeptBlocks = kChoiceSlots - kStagedBlocks;
+DP_FN constexpr int kept_slot(int32_t page) {
+  const int32_t nth = page - cfg::kSinkBlocks;
+  return nth < kKeptBlocks ? nth : kKeptBlocks + (nth - kKeptBlocks) % kStagedBlocks;
+}
+
+// The page of the pool where tokens that attend to all blocks of a row with `pages` pages find one.
+DP_FN inline int32_t exact_entry(const SlowRow& row, int32_t page, int32_t pages) {
+  const bool pinned = page < cfg::kSinkBlocks || page >= first_recent(pages);
+  return row.slot[pinned ? pinned_slot(page) : kPinnedSlots + kept_slot(page)];
+}
+
+// Has the pages from `first` to before `last`, kStagedBlocks at most, in those slots of the layer, but for the first
+// and last ones of the row. miss(i, page, slot) for the i-th whose block has to be brought there; returns how many. A
+// row whose tokens have chosen does not go back to this.
+template <class Team, class Miss>
+DP_FN int bring(Team& team, SlowRow& row, int layer, int first, int last, uint32_t step, RecallWork& w, Miss miss) {
+  LayerCache& cache = row.layer[layer];
+  const int from = most(first, cfg::kSinkBlocks), n = most(0, least(last, first_recent(row.pages)) - from);
+  const int misses = team.pick(
+      n, [&](int i) { return cache.page[kept_slot(from + i)] != from + i; },
+      [&](int i, int before) { w.missed[before] = from + i; });
+  give_slots(team, cache, misses, step, w, [&](int i) { return kept_slot(w.missed[i]); }, miss);
+  if (team.leader()) {
+    row.chosen += static_cast<uint32_t>(n);
+    row.missed += static_cast<uint32_t>(misses);
+  }
+  return misses;
+}
+
 // A row that has its slots, and nothing in them.
 template <class Team>
 DP_FN void start_row(Team& team, SlowRow& row) {
   team.each(kRecallLayers * cfg::kPagesPerRow,
             [&](int i) { row.layer[i / cfg::kPagesPerRow].slot[i % cfg::kPagesPerRow] = kNone; });
   team.each(kRecallLayers * kChoiceSlots, [&](int i) { row.layer[i / kChoiceSlots].page[i % kChoiceSlots] = kNone; });
-  if (team.leader()) row.pages = row.sent = 0;
+  if (team.leader()) {
+    row.pages = row.sent = 0;
+    row.chosen = row.missed = row.chosen_before = row.missed_before = 0;
+    row.decoded = false;
+  }
   team.sync();
+}
+
+// The row's pages, from its first on, that are in the host pool.
+DP_FN inline int32_t pages_left(const SlowRow& row, uint32_t ended) {
+  int32_t page = most(0, row.sent - cfg::kRecentBlocks);
+  while (page < row.sent && includes(ended, row.sent_with[page % kRecentBlocks])) ++page;
+  return page;
 }
 
 // Where a page of the row is, of which `full` are full, when `ended` lists that leave have.
@@ -183,14 +288,12 @@ DP_FN inline Residency residency(const SlowRow& row, int32_t page, int32_t full,
   if (page >= row.pages) return Residency::kFree;
   if (page >= full) return Residency::kFilling;
   if (page >= row.sent) return Residency::kSealed;
-  const bool last = page >= row.sent - cfg::kRecentBlocks;
-  return last && !includes(ended, row.sent_with[page % cfg::kRecentBlocks]) ? Residency::kLeaving : Residency::kHost;
+  return page < pages_left(row, ended) ? Residency::kHost : Residency::kLeaving;
 }
 
-// Whether the row may begin its next page, which takes the slot of one that has to have left.
-DP_FN inline bool may_begin_page(const SlowRow& row, uint32_t ended) {
-  const int32_t before = row.pages - cfg::kRecentBlocks;
-  return before < cfg::kSinkBlocks || residency(row, before, row.pages, ended) == Residency::kHost;
+// The most pages that the row may have begun: each but the first ones takes the slot of one that has to have left.
+DP_FN inline int32_t pages_allowed(const SlowRow& row, uint32_t ended) {
+  return most(cfg::kSinkBlocks, pages_left(row, ended)) + cfg::kRecentBlocks;
 }
 
 // The row's next page leaves for page `host` of the host pool, with the list of `ticket`: blocks [kRecallLayers] of it.
@@ -203,7 +306,7 @@ DP_FN void send_page(Team& team, SlowRow& row, int32_t host, uint32_t ticket, in
   team.sync();
   if (team.leader()) {
     row.host[page] = host;
-    row.sent_with[page % cfg::kRecentBlocks] = ticket;
+    row.sent_with[page % kRecentBlocks] = ticket;
     ++row.sent;
   }
   team.sync();
@@ -211,7 +314,7 @@ DP_FN void send_page(Team& team, SlowRow& row, int32_t host, uint32_t ticket, in
 
 // Whether no transfer names the row's slots and host pages any more, when so many lists have ended.
 DP_FN inline bool is_quiet(const SlowRow& row, uint32_t recalls_ended, uint32_t leaving_ended) {
-  const bool left = row.sent == 0 || includes(leaving_ended, row.sent_with[(row.sent - 1) % cfg::kRecentBlocks]);
+  const bool left = row.sent == 0 || includes(leaving_ended, row.sent_with[(row.sent - 1) % kRecentBlocks]);
   return left && includes(recalls_ended, row.recalled_with);
 }
 

@@ -1,6 +1,7 @@
 // First phase of a step: what the last step computed and sampled becomes history, events and sealed pages.
 #pragma once
 #include "common/leave.hpp"
+#include "common/pace.hpp"
 #include "common/prefix.hpp"
 #include "common/publish.hpp"
 #include "common/state.hpp"
@@ -104,6 +105,16 @@ DP_FN inline int ring_of(const State& s, int32_t q) {
   return kLaneCount == 1 || s.requests.epoch[q] == s.rings[r].epoch ? r : kNone;
 }
 
+// Tokens that were drawn although blocks were left out of their attention, before records say so.
+template <class Team>
+DP_RARE void count_left_out(Team team, State s, const StepBuffers& b) {
+  team.each(static_cast<int>(b.rows), [&](int r) {
+    const SlowRow& row = s.recall->row[b.row_slot[r]];
+    if (row.sparse != 0 && candidates(row.pages) > kChosen) ++s.requests.left_out[s.rows.request[b.row_slot[r]]];
+  });
+  team.sync();
+}
+
 // Writes the records of the samples of kRingsTogether rings from `first` on.
 template <class Team>
 DP_FN void write_samples(Team& team, State& s, const StepBuffers& b, RingMemory& m, int first) {
@@ -128,6 +139,7 @@ DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
   const auto count_ring = [&](int i, int first, int ring) {
     for (int k = 0; k < kRingsTogether; ++k) counts[i].of[kRecordsOfRing + k] = ring == first + k ? 1 : 0;
   };
+  if (is_slow(lane_of(b))) count_left_out(team, s, b);
   team.each(most(rows, samples), [&](int i) {
     const int32_t sample_slot = b.sample_slot[i], token = b.sampled[i];
     counts[i] = {};
@@ -181,6 +193,7 @@ DP_FN void retire(Team& team, State& s, StepBuffers& b, RingMemory& m) {
     s.counters.generated += static_cast<uint64_t>(samples - scored);
     s.counters.finished += ended;
   }
+  if (is_slow(lane_of(b)) && rows > 0 && team.leader()) measure(s, b);
   if (total.of[kMuteSamples] > 0) discount(team, s, b);
   if (ended > 0) leave_rows(team, s, b);
 }

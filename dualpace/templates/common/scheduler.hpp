@@ -23,6 +23,11 @@ DP_FN inline void start(State& s, StepBuffers* lanes, int32_t vocabulary) {
   };
   fill_list(s.requests.free, Requests::N);
   fill_list(s.rows.free, Rows::N);
+  if constexpr (kOffload) {
+    for (int i = 0; i < kSlowRows; ++i) s.recall->seats.item[i] = s.rows.free.item[--s.rows.free.count];
+    s.recall->seats.count = kSlowRows;
+    fill_list(s.recall->host, kHostPages);
+  }
   fill_list(s.history.free, cfg::kHistoryPages);
   for (int g = 0; g < cfg::kGroups; ++g) {
     fill_list(s.pages.free[g], cfg::kPages[g]);
@@ -74,6 +79,11 @@ DP_FN void report(Team& team, State& s, EngineStatus& status) {
   show(status.waiting_tokens, static_cast<uint64_t>(waiting_tokens));
   show(status.free_pages, free);
   show(status.cached_pages, idle);
+  if constexpr (kOffload) {
+    show(status.slow_rows, static_cast<uint32_t>(running_rows(s, static_cast<int>(Lane::kSlow))));
+    show(status.host_pages, static_cast<uint32_t>(kHostPages - host_spare(*s.recall)));
+    show(status.total_host_pages, static_cast<uint32_t>(kHostPages));
+  }
   show(status.total_pages, static_cast<uint32_t>(cfg::kPages[scarcest]));
   show(status.heartbeat, heartbeat);
 }
@@ -83,6 +93,7 @@ DP_FN void report(Team& team, State& s, EngineStatus& status) {
 template <class Team>
 DP_FN void schedule(Team& team, State& s, StepBuffers& b, RingMemory& m) {
   const auto sights = look(team, s, m);
+  if constexpr (kOffload) reclaim(team, s);
   retire(team, s, b, m);
   poll(team, s, b, m, sights);
   team.beside([&](auto& side) { announce(side, s, m); });

@@ -4,15 +4,17 @@
 // tables themselves are in StepBuffers.
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
 #include "common/layout.hpp"
+#include "common/pool.hpp"
 #include "common/portable.hpp"
+#include "common/recall.hpp"
 #include "common/sampler.hpp"
 #include "common/team.hpp"
 
 namespace dp {
 
-constexpr int kNone = -1;
 constexpr int kHeadStart = 16;  // requests of its ring that one of the next higher priority may overtake
 constexpr int kHistoryPagesEach = (cfg::kMaxContext + cfg::kHistoryPage - 1) / cfg::kHistoryPage;
 constexpr int kKeysEach = cfg::kHistoryPage / cfg::kPageSize;
@@ -29,19 +31,9 @@ DP_FN constexpr int lane_rows(int lane) {
   return lane == static_cast<int>(Lane::kSlow) ? cfg::kSlowRows : cfg::kMaxBatch - cfg::kSlowRows;
 }
 
-// Where a block's contents are. Filling: it takes tokens. Sealed: full, never written again. The last three are of
-// blocks that leave for host memory, are there, or come back.
-enum class Residency : uint8_t { kFree, kFilling, kSealed, kLeaving, kHost, kArriving };
-
 // Why a row is given up. Done: its last record is out. Report: the request ended, a record has to say so. Requeue: it
 // goes back to the queue and is computed again.
 enum class Leave : uint8_t { kStay, kDone, kReport, kRequeue };
-
-template <int N>
-struct FreeList {
-  int32_t count;
-  int32_t item[N];
-};
 
 // First and last request of a chain through Requests::next and ::previous.
 struct Chain {
@@ -63,6 +55,7 @@ struct Requests {
   int32_t next[N], previous[N];
   // Tokens: of the prompt, of the history, of it with KV, and how long the history may and has to become.
   int32_t prompt[N], length[N], computed[N], cached[N], longest[N], shortest[N];
+  int32_t left_out[N];  // tokens generated while blocks were left out of attention
   // Positions before it were computed once, and what they say of the prompt is said: the longest context where nobody
   // asked for logprobs of a prompt.
   int32_t scored[N];
@@ -72,7 +65,8 @@ struct Requests {
   int32_t bias_count[N];
   int32_t bias_id[N][kMaxBias];
   float bias[N][kMaxBias];
-  bool fresh[N];  // has never had a row, so it holds history pages for its prompt alone
+  bool sparse[N];  // its tokens may attend to chosen blocks, if its row is slow
+  bool fresh[N];   // has never had a row, so it holds history pages for its prompt alone
   int32_t history_count[N];
   int32_t history[N][kHistoryPagesEach];
   int32_t keyed[N];   // leading pages whose prefix keys the history has
@@ -129,12 +123,6 @@ constexpr int widest_group() {
   return widest;
 }
 constexpr int kAnchor = widest_group();
-
-constexpr int power_of_two(int least_value) {
-  int n = 1;
-  while (n < least_value) n *= 2;
-  return n;
-}
 
 // Sealed pages by the tokens up to their end. An entry has the number of its page in the anchor group and lives as long
 // as that page keeps its contents; pages of other groups join it and leave it.
@@ -245,6 +233,8 @@ struct alignas(16) Desk {
   RingState rings[cfg::kRings];
 };
 
+struct NoRecall {};
+
 // All that lasts from step to step, and room for what does not.
 struct StateMemory {
   Desk desk;
@@ -256,7 +246,17 @@ struct StateMemory {
   Incoming incoming;
   Matches matches;
   Work work;
+  [[no_unique_address]] std::conditional_t<kOffload, RecallMemory, NoRecall> recall;
 };
+
+template <class Memory>
+DP_FN constexpr RecallMemory* recall_of([[maybe_unused]] Memory& m) {
+  if constexpr (kOffload) {
+    return &m.recall;
+  } else {
+    return nullptr;
+  }
+}
 
 // Where everything is. A handle, which rarely called functions take by value: what is known of it stays known.
 struct State {
@@ -276,7 +276,8 @@ struct State {
         cancelled(m.cancelled),
         incoming(m.incoming),
         matches(m.matches),
-        work(lists) {}
+        work(lists),
+        recall(recall_of(m)) {}
   DP_FN explicit State(StateMemory& m) : State(m, m.desk, m.work) {}
 
   uint64_t &heartbeat, &step;
@@ -292,6 +293,7 @@ struct State {
   Incoming& incoming;
   Matches& matches;
   Work& work;
+  RecallMemory* recall;  // null without offload
 };
 
 DP_FN inline int lane_of(const StepBuffers& b) { return kLaneCount == 1 ? 0 : static_cast<int>(b.lane); }
@@ -299,6 +301,11 @@ DP_FN inline int lane_of(const StepBuffers& b) { return kLaneCount == 1 ? 0 : st
 DP_FN inline int lane_of_request(const State& s, int32_t q) {
   return kLaneCount == 1 ? 0 : static_cast<int>(s.requests.lane[q]);
 }
+
+DP_FN constexpr bool is_slow(int lane) { return kOffload && lane == static_cast<int>(Lane::kSlow); }
+
+// Of a row that runs: whether it has slots, and no pages of this group.
+DP_FN constexpr bool has_slots(int group, int32_t slot) { return kOffload && group == kFull && slot < kSlowRows; }
 
 DP_FN inline int lane_of_row(const State& s, int32_t slot) { return lane_of_request(s, s.rows.request[slot]); }
 

@@ -54,6 +54,7 @@ constexpr int kCacheBlocks = 0;
 constexpr int kSparseBlocks = 0;  // offload.selection.blocks
 constexpr int kSinkBlocks = 0;
 constexpr int kRecentBlocks = 0;
+constexpr int kHostPages = 0;  // offload.host_budget
 constexpr int kSplitTokens = 256;
 constexpr int kItemBlocks = 4 * kSplitTokens / kPageSize;
 constexpr int kSpareTasks = 1024;

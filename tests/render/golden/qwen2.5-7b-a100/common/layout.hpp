@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0xef09f027105f8661;
+constexpr uint64_t kLayoutHash = 0x09e4851e802d8971;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -74,7 +74,7 @@ struct alignas(8) RequestParams {
   float frequency_penalty;
   uint32_t logprobs;  // 0: none; k + 1: the token's and those of the k most probable
   uint32_t prompt_logprobs;  // likewise for the tokens of the prompt, from its second on
-  uint8_t pad_68[4];
+  uint32_t sparse;  // 1: tokens may attend to chosen blocks, if most of the KV is in host memory
 };
 static_assert(offsetof(RequestParams, seed) == 0);
 static_assert(offsetof(RequestParams, prompt_tokens) == 8);
@@ -92,6 +92,7 @@ static_assert(offsetof(RequestParams, presence_penalty) == 52);
 static_assert(offsetof(RequestParams, frequency_penalty) == 56);
 static_assert(offsetof(RequestParams, logprobs) == 60);
 static_assert(offsetof(RequestParams, prompt_logprobs) == 64);
+static_assert(offsetof(RequestParams, sparse) == 68);
 static_assert(sizeof(RequestParams) == 72);
 
 // One event of a request: a token, its end, or both. Tokens of the prompt come first, in order.
@@ -105,7 +106,8 @@ struct alignas(64) TokenRecord {
   uint32_t cached_tokens;  // prompt tokens whose KV was reused
   uint32_t top_count;  // entries of Ring::tops that belong to this record
   uint32_t of_prompt;  // 1: a token of the prompt, for its logprob
-  uint8_t reserved[16];
+  uint32_t sparse_tokens;  // generated so far by attention that left blocks out
+  uint8_t reserved[12];
   uint64_t flag;  // epoch << 32 | index + 1 of this record, stored last; nothing else says it is there
 };
 static_assert(offsetof(TokenRecord, tag) == 0);
@@ -117,7 +119,8 @@ static_assert(offsetof(TokenRecord, prompt_tokens) == 24);
 static_assert(offsetof(TokenRecord, cached_tokens) == 28);
 static_assert(offsetof(TokenRecord, top_count) == 32);
 static_assert(offsetof(TokenRecord, of_prompt) == 36);
-static_assert(offsetof(TokenRecord, reserved) == 40);
+static_assert(offsetof(TokenRecord, sparse_tokens) == 40);
+static_assert(offsetof(TokenRecord, reserved) == 44);
 static_assert(offsetof(TokenRecord, flag) == 56);
 static_assert(sizeof(TokenRecord) == 64);
 
@@ -153,6 +156,14 @@ struct alignas(8) Counters {
   uint64_t workqueue_steps;  // likewise, the workqueue route
   uint64_t flashinfer_steps;  // likewise, the flashinfer route
   uint64_t host_steps;  // likewise, the CPU engine's
+  uint64_t slow_steps;  // forward passes of rows with KV in host memory
+  uint64_t slow_step_ns;  // that these took
+  uint64_t recall_stall_ns;  // that these waited for blocks from host memory
+  uint64_t link_waits;  // steps in which a request waited for the link to host memory
+  uint64_t recall_hits;  // blocks that a layer's tokens chose and that were on the card
+  uint64_t recall_misses;  // blocks brought from host memory for a layer
+  uint64_t recalled_bytes;  // of these
+  uint64_t sent_bytes;  // of blocks that left for host memory
 };
 static_assert(offsetof(Counters, accepted) == 0);
 static_assert(offsetof(Counters, finished) == 8);
@@ -175,7 +186,15 @@ static_assert(offsetof(Counters, split_steps) == 136);
 static_assert(offsetof(Counters, workqueue_steps) == 144);
 static_assert(offsetof(Counters, flashinfer_steps) == 152);
 static_assert(offsetof(Counters, host_steps) == 160);
-static_assert(sizeof(Counters) == 168);
+static_assert(offsetof(Counters, slow_steps) == 168);
+static_assert(offsetof(Counters, slow_step_ns) == 176);
+static_assert(offsetof(Counters, recall_stall_ns) == 184);
+static_assert(offsetof(Counters, link_waits) == 192);
+static_assert(offsetof(Counters, recall_hits) == 200);
+static_assert(offsetof(Counters, recall_misses) == 208);
+static_assert(offsetof(Counters, recalled_bytes) == 216);
+static_assert(offsetof(Counters, sent_bytes) == 224);
+static_assert(sizeof(Counters) == 232);
 
 // What decode attention of a layer group does in a step, in each of its layers.
 struct alignas(8) AttentionWork {
@@ -206,9 +225,13 @@ struct alignas(64) EngineStatus {
   uint32_t free_pages;  // that no row holds
   uint32_t cached_pages;  // of these, with contents that a prompt may find
   uint32_t total_pages;
+  uint32_t slow_rows;  // rows with KV in host memory, among those running
+  uint32_t host_pages;  // pages in host memory that rows have or are promised
+  uint32_t total_host_pages;
   uint32_t epoch;  // of the engine: one more than of the engine before it
+  uint8_t pad_68[4];
   Counters counters;
-  uint8_t pad_224[32];
+  uint8_t pad_304[16];
 };
 static_assert(offsetof(EngineStatus, heartbeat) == 0);
 static_assert(offsetof(EngineStatus, steps) == 8);
@@ -220,9 +243,12 @@ static_assert(offsetof(EngineStatus, waiting_tokens) == 32);
 static_assert(offsetof(EngineStatus, free_pages) == 40);
 static_assert(offsetof(EngineStatus, cached_pages) == 44);
 static_assert(offsetof(EngineStatus, total_pages) == 48);
-static_assert(offsetof(EngineStatus, epoch) == 52);
-static_assert(offsetof(EngineStatus, counters) == 56);
-static_assert(sizeof(EngineStatus) == 256);
+static_assert(offsetof(EngineStatus, slow_rows) == 52);
+static_assert(offsetof(EngineStatus, host_pages) == 56);
+static_assert(offsetof(EngineStatus, total_host_pages) == 60);
+static_assert(offsetof(EngineStatus, epoch) == 64);
+static_assert(offsetof(EngineStatus, counters) == 72);
+static_assert(sizeof(EngineStatus) == 320);
 
 // Where a frontend wakes an engine that has parked: nothing of it runs but a process that waits here.
 struct alignas(64) Doorbell {
@@ -293,9 +319,9 @@ struct alignas(64) RingMemory {
 };
 static_assert(offsetof(RingMemory, header) == 0);
 static_assert(offsetof(RingMemory, status) == 64);
-static_assert(offsetof(RingMemory, doorbell) == 320);
-static_assert(offsetof(RingMemory, rings) == 384);
-static_assert(sizeof(RingMemory) == 1573440);
+static_assert(offsetof(RingMemory, doorbell) == 384);
+static_assert(offsetof(RingMemory, rings) == 448);
+static_assert(sizeof(RingMemory) == 1573504);
 
 // One step's inputs, its block tables and what was sampled. Row: of the batch; row slot: of the tables.
 struct alignas(64) StepBuffers {
