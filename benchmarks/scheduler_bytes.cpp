@@ -33,7 +33,7 @@ int main(int count, char** arguments) {
   for (int step = 0; step < steps;) {
     const bool decoding = b.rows == static_cast<uint32_t>(rows) && b.tokens == b.rows;
     start_counting();
-    dp_engine_schedule(&engine);
+    dp_engine_schedule(&engine, 0);
     const size_t lines = touched_lines();
     if (decoding) std::printf("%zu\n", 64 * lines), ++step;
     for (uint32_t i = 0; i < b.samples; ++i) b.sampled[i] = static_cast<int32_t>(b.sample_slot[i] + 2);

@@ -9,7 +9,7 @@ from dualpace.appliance.dispatch import Dispatcher, OpenSpout, Sink
 from dualpace.appliance.echo import Echo
 from dualpace.appliance.errors import ApiError, client_gone, failed, unavailable
 from dualpace.appliance.logprobs import TokenLogprob, logprob_of
-from dualpace.appliance.responses import FinishReason, PromptTokensDetails, Usage
+from dualpace.appliance.responses import CompletionTokensDetails, FinishReason, PromptTokensDetails, Usage
 from dualpace.appliance.stops import StopMatcher
 from dualpace.appliance.tally import FINISHED
 from dualpace.appliance.validate import Job
@@ -51,7 +51,7 @@ class Choice:
         self._decoded = self._passed = len(prefix)
         self.finish_reason: FinishReason | None = None
         self.tokens = 0
-        self.cached_tokens = 0
+        self.cached_tokens = self.sparse_tokens = 0
 
     @property
     def is_plain(self) -> bool:
@@ -71,7 +71,7 @@ class Choice:
 
     def take(self, event: TokenEvent) -> str:
         """The text that is certain after `event`, which is none of `failure_of`."""
-        self.cached_tokens = event.cached_tokens
+        self.cached_tokens, self.sparse_tokens = event.cached_tokens, event.sparse_tokens
         if event.of_prompt:
             return self._echo.take(event)
         text, finish = "", event.finish
@@ -224,9 +224,11 @@ class Generation:
         prompt = sum(len(self._job.choices[first][0]) for first in firsts)
         completion = sum(choice.tokens for choice in self.choices)
         cached = sum(self.choices[first].cached_tokens for first in firsts)
+        sparse = sum(choice.sparse_tokens for choice in self.choices)
         return Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
             total_tokens=prompt + completion,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+            completion_tokens_details=CompletionTokensDetails(sparse_tokens=sparse) if sparse else None,
         )

@@ -121,6 +121,11 @@ class SamplingFields(Body):
         description=f"Of the requests that wait the lowest is served first, from {LEAST_PRIORITY} to {MOST_PRIORITY}; "
         "0 by default. A level is worth a head start of 16 requests, so none waits for ever.",
     )
+    sparse_attention: bool | None = Field(
+        None,
+        description="Whether tokens may attend to chosen blocks of the KV only, if most of it is in host memory: "
+        "faster, and lossy. For deployments with a sparse `offload.selection`; false by default.",
+    )
     user: Text | None = Field(None, description="The client's name for its user, which the log has.")
 
     @property

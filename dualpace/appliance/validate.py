@@ -188,6 +188,8 @@ def _sampling(body: SamplingFields, deployment: Deployment) -> SamplingParams:
             "are possible.",
             "stop_token_ids",
         )
+    if body.sparse_attention and not deployment.plan.offload.sparse_blocks:
+        raise invalid("This deployment attends to all KV: it has no sparse selection.", "sparse_attention")
     return SamplingParams(
         max_tokens=0,
         min_tokens=body.min_tokens or 0,
@@ -204,6 +206,7 @@ def _sampling(body: SamplingFields, deployment: Deployment) -> SamplingParams:
         seed=secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS,
         stop_tokens=tuple(ends),
         priority=MOST_PRIORITY - (body.priority or 0),
+        sparse=body.sparse_attention or False,
     )
 
 

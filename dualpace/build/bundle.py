@@ -75,7 +75,7 @@ def build(plan: Plan, output: Path, store: Store, progress: Progress) -> Manifes
 
 
 def _refuse_unserved(plan: Plan) -> None:
-    if plan.offload.mode != "off":
+    if plan.offload.mode == "cooperative" or (plan.offload.mode != "off" and plan.target.kind == "cuda"):
         raise BuildError(f"offload.mode {plan.offload.mode} is planned but not served yet: use off", "offload.mode")
     if plan.target.count > 1:
         raise BuildError(f"target.count {plan.target.count} is planned but not served yet: use 1", "target.count")

@@ -7,7 +7,7 @@ the machine multiplies bf16, that rounds outputs to bf16, as every bf16 referenc
 prompt depends on how it was cut into chunks.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,8 @@ from dualpace.plan.program import Op, buffers, step_program
 from dualpace.plan.rope import inverse_frequencies
 
 Call = Callable[[], Any]
+# What a call returns that has to be made again once blocks have come from host memory.
+WAITS = object()
 
 
 class Executor:
@@ -38,10 +40,12 @@ class Executor:
         step: int,
         sample: Callable[[int], object] = lambda logits: None,
         beat: Call = lambda: None,
+        pools: list[torch.Tensor] | None = None,
     ) -> None:
         """Allocate what `plan` says and bind its step program; `weights` must have every name of it.
 
-        `beat` is called after each operation of a step, however long the step takes in all.
+        `beat` is called after each operation of a step, however long the step takes in all. `pools` are those of
+        another lane.
         """
         model = plan.model
         tokens = max(program.tokens for program in plan.schedule.programs)
@@ -55,7 +59,7 @@ class Executor:
         self._leading = {name: leading for name, (leading, _) in buffers(model).items()}
         rows = {"T": tokens, "S": max(program.samples for program in plan.schedule.programs)}
         self.buffers = {name: torch.empty(rows[lead], size) for name, (lead, size) in buffers(model).items()}
-        self.pools = [self._pool(layer) for layer in range(model.layers)]
+        self.pools = pools or [self._pool(layer) for layer in range(model.layers)]
         self._workspace = torch.empty(kernels.workspace_bytes, dtype=torch.uint8)
         self._frequencies = [torch.tensor(inverse_frequencies(g.rope, model.head_dim)) for g in model.groups]
         self._angles = [torch.empty(tokens, model.head_dim) for _ in model.groups]
@@ -65,10 +69,16 @@ class Executor:
 
     def run(self, tokens: int, samples: int) -> None:
         """Execute the step that the StepBuffers describe: `tokens` tokens in all, logits of `samples` of them."""
+        for _ in self.advance(tokens, samples):
+            pass
+
+    def advance(self, tokens: int, samples: int) -> Iterator[None]:
+        """Execute the step as `run` does, and yield as often as it has to wait."""
         self._tokens, self._samples = tokens, samples
         self._decoding = self._leading_decode_rows()
         for call in self._calls:
-            call()
+            while call() is WAITS:
+                yield
             self._beat()
 
     def _leading_decode_rows(self) -> int:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dualpace.engine.memory import RingMemory
 from dualpace.plan import abi
 from dualpace.plan.plan import Plan
-from dualpace.plan.structs import StepKind
+from dualpace.plan.structs import Lane, StepKind
 
 
 class LayoutError(Exception):
@@ -32,9 +32,10 @@ class Step(NamedTuple):
 class HostScheduler:
     """One engine's scheduler over `memory`. Not for use from two threads at a time.
 
-    A step is: `schedule()`, then unless it is IDLE the forward pass over `buffers` and `sample(logits)`. The next
-    `schedule()` takes what was sampled. The StepBuffers lie at `step_address`; `buffers` maps each
-    of their arrays to a view that `schedule` fills.
+    A lane's step is: `schedule()`, then unless it is IDLE the forward pass over its StepBuffers and `sample(logits)`.
+    The lane's next `schedule()` takes what was sampled; steps of the other lane may come between. The StepBuffers of
+    each lane lie at its one of `step_addresses`, those of the fast lane at `step_address`; `buffers` maps each of
+    their arrays to a view that `schedule` fills.
     """
 
     def __init__(
@@ -47,31 +48,39 @@ class HostScheduler:
             raise LayoutError(f"{library}: layout {layout}, the plan's is {abi.layout_hash(plan)}; build it again")
         self._memory = memory
         self._handle = self._library.dp_engine_create(memory.address, vocabulary or plan.model.vocab, threads)
-        self.step_address = int(self._library.dp_engine_step_buffers(self._handle))
-        self._step: Any = abi.view("StepBuffers", plan).from_address(self.step_address)
-        arrays = ((name, getattr(self._step, name)) for name, kind, *_ in self._step._fields_)
+        lanes = Lane if plan.schedule.slow_rows else (Lane.FAST,)
+        self.step_addresses = [int(self._library.dp_engine_step_buffers(self._handle, lane)) for lane in lanes]
+        self.step_address = self.step_addresses[Lane.FAST]
+        self._steps: list[Any] = [abi.view("StepBuffers", plan).from_address(at) for at in self.step_addresses]
+        fast = self._steps[Lane.FAST]
+        arrays = ((name, getattr(fast, name)) for name, kind, *_ in fast._fields_)
         self.buffers: dict[str, NDArray[Any]] = {
             name: np.ctypeslib.as_array(array)
             for name, array in arrays
             if isinstance(array, ctypes.Array) and not name.startswith("pad_")
         }
 
-    def schedule(self) -> Step:
-        """Take what the last step sampled, read the rings and lay out the next step."""
-        self._library.dp_engine_schedule(self._handle)
-        s = self._step
+    @property
+    def recall_address(self) -> int:
+        """The state of rows with KV in host memory; 0 without."""
+        return int(self._library.dp_engine_recall(self._handle) or 0)
+
+    def schedule(self, lane: Lane = Lane.FAST) -> Step:
+        """Take what the lane's last step sampled, read the rings and lay out its next step."""
+        self._library.dp_engine_schedule(self._handle, lane)
+        s = self._steps[lane]
         return Step(s.step, StepKind(s.kind), s.rows, s.tokens, s.samples, s.scored)
 
-    def sample(self, logits: int, stride: int) -> None:
+    def sample(self, logits: int, stride: int, lane: Lane = Lane.FAST) -> None:
         """Sample the step's rows from fp32 logits [samples, vocab] at that address, a row every `stride` elements."""
-        self._library.dp_engine_sample(self._handle, logits, stride)
+        self._library.dp_engine_sample(self._handle, lane, logits, stride)
 
     def beat(self) -> None:
         """Move the heartbeat: a long step is not a stuck one."""
         self._library.dp_engine_beat(self._handle)
 
     def wait(self, timeout_s: float) -> bool:
-        """After an IDLE step: block without the GIL until there is something to schedule; False on time-out."""
+        """While all lanes rest: block without the GIL until one may have something to do; False on time-out."""
         return bool(self._library.dp_engine_wait(self._handle, int(timeout_s * 1e6)))
 
     def announce(self, *, ready: bool = False, stopped: bool = False) -> None:
@@ -101,11 +110,13 @@ def _load(path: Path) -> ctypes.CDLL:
     library.dp_engine_layout.restype = ctypes.c_uint64
     library.dp_engine_create.argtypes = (handle, ctypes.c_uint32, ctypes.c_uint32)
     library.dp_engine_create.restype = handle
-    library.dp_engine_step_buffers.argtypes = (handle,)
+    library.dp_engine_step_buffers.argtypes = (handle, ctypes.c_int)
     library.dp_engine_step_buffers.restype = handle
-    library.dp_engine_schedule.argtypes = (handle,)
+    library.dp_engine_recall.argtypes = (handle,)
+    library.dp_engine_recall.restype = handle
+    library.dp_engine_schedule.argtypes = (handle, ctypes.c_int)
     library.dp_engine_schedule.restype = None
-    library.dp_engine_sample.argtypes = (handle, handle, ctypes.c_int64)
+    library.dp_engine_sample.argtypes = (handle, ctypes.c_int, handle, ctypes.c_int64)
     library.dp_engine_sample.restype = None
     library.dp_engine_beat.argtypes = (handle,)
     library.dp_engine_beat.restype = None

@@ -11,6 +11,7 @@ from dualpace.engine.kernels import Kernels
 from dualpace.engine.memory import RingMemory
 from dualpace.engine.provision import Say, StoppedError, check_bundle, vocabulary, weights
 from dualpace.engine.scheduler import HostScheduler
+from dualpace.engine.slow_lane import SlowLane
 from dualpace.plan.manifest import HOST_ENGINE, BundleError, Manifest
 from dualpace.plan.plan import Plan
 from dualpace.plan.structs import StepKind
@@ -42,25 +43,32 @@ def serve(bundle: Path, manifest: Manifest, rings: Path, threads: int, stopped: 
 
             table = weights(manifest, "cpu", say, stopped)
             executor = Executor(plan, table, kernels, scheduler.step_address, sample, scheduler.beat)
+            slow = None
+            if plan.offload.mode != "off":
+                slow = SlowLane(bundle / HOST_ENGINE, plan, table, kernels, scheduler, executor.pools)
             say(f"ready, {threads} threads, {kernels.isa} kernels")
             scheduler.announce(ready=True)
             try:
-                _loop(scheduler, executor, stopped)
+                loop(scheduler, executor, slow, stopped)
             finally:
                 scheduler.announce(stopped=True)
+                if slow:
+                    slow.close()
     except StoppedError:
         pass
     finally:
         memory.close()
 
 
-def _loop(scheduler: HostScheduler, executor: Executor, stopped: Callable[[], bool]) -> None:
+def loop(scheduler: HostScheduler, executor: Executor, slow: SlowLane | None, stopped: Callable[[], bool]) -> None:
+    """Step until `stopped()`: the fast lane whenever it has something to do, the slow one as far as it gets between."""
     while not stopped():
         step = scheduler.schedule()
-        if step.kind is StepKind.IDLE:
-            scheduler.wait(_IDLE_SECONDS)
-        else:
+        if step.kind is not StepKind.IDLE:
             executor.run(step.tokens, step.samples)
+        went_on = slow.go_on() if slow else False
+        if step.kind is StepKind.IDLE and not went_on:
+            scheduler.wait(_IDLE_SECONDS)
 
 
 def _check(bundle: Path, plan: Plan) -> None:

@@ -185,6 +185,7 @@ class _Sizing:
         full = (pool.pages for pool, group in zip(pages, self.model.groups, strict=True) if not group.window)
         lane = recall.slow_lane(self.offload, self.rows, self._row_pages(context), min(full, default=0))
         if self.offload.mode == "off" or lane.rows:
+            self._check_splits(lane)
             return lane
         if self.rows < 2:
             raise CapacityError(
@@ -195,6 +196,18 @@ class _Sizing:
             f"the KV memory does not hold the {lane.cache_blocks} pages that a row in host memory keeps on the card",
             "raise it, or lower offload.selection.blocks",
         )
+
+    def _check_splits(self, lane: recall.SlowLane) -> None:
+        """On the CPU a row that attends to all blocks has them on the card by whole splits of attention."""
+        attention, offload = self.attention, self.offload
+        least = offload.sinks + offload.recent + attention.split_tokens // attention.page_size
+        if self.target.kind == "cpu" and lane.rows and lane.cache_blocks < least:
+            raise CapacityError(
+                ("target", "kv_budget"),
+                f"{lane.cache_blocks} blocks of a layer on the card are too few for a row in host memory: the first "
+                f"and last ones and {attention.split_tokens} tokens, which are attended to at once, are {least}",
+                "raise it, or offload.selection.blocks, or lower max_batch",
+            )
 
     def _checked_budget(self) -> int:
         fraction = self.spec.target.memory_fraction

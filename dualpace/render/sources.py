@@ -19,7 +19,7 @@ RENDERED = ".j2"
 FLASHINFER = "cuda/attention_flashinfer.cu"
 PREFILL = ("cuda/prefill.cu", "cuda/prefill_tasks.cu")
 WGMMA = "cuda/wgmma.cuh"
-OFFLOAD = ("cuda/transfer.cu", "cuda/transfer.cuh")
+OFFLOAD = ("host/slow_lane.cpp", "cuda/transfer.cu", "cuda/transfer.cuh")
 SELECTION = ("cuda/recall.cu", "cuda/summaries.cu")
 COOPERATIVE = ("common/cooperate.hpp", "host/worker.hpp", "host/workers.cpp")
 

@@ -28,16 +28,19 @@ def _checkpoint(folder: Path) -> Path:
     return folder
 
 
-def build_tiny(folder: Path, store: Path, nic: dict[str, object] | None = None, **serving: object) -> Path:
-    """Build into `folder` through `store`, which may hold the libraries already."""
-    spec = {
+def build_tiny(
+    folder: Path, store: Path, nic: dict[str, object] | None = None, changes: dict[str, object] | None = None,
+    **serving: object,
+) -> Path:  # fmt: skip
+    """Build into `folder` through `store`, which may hold the libraries already; `changes` are sections of the spec."""
+    spec: dict[str, object] = {
         "name": NAME,
         "model": {"path": str(_checkpoint(folder / "checkpoint")), "dtype": "fp32"},
         "target": {"cpu": True, "kv_budget": "8MiB"},
         "scheduler": {"max_batch": 8, "max_queued_requests": 24},
         "nic": nic or {},
         "serving": serving,
-    }
+    } | (changes or {})
     bundle = folder / "tiny.bundle"
     build(resolve(Spec.model_validate(spec), folder), bundle, Store(store), Quiet())
     return bundle

@@ -38,7 +38,7 @@ def test_only_cuda_targets_get_cuda_sources():
 
 
 def test_only_plans_with_kv_in_host_memory_get_what_moves_it_and_only_sparse_ones_what_chooses():
-    moving, choosing = {"cuda/transfer.cu"}, {"cuda/recall.cu"}
+    moving, choosing = {"host/slow_lane.cpp", "cuda/transfer.cu"}, {"cuda/recall.cu"}
     assert (moving | choosing).isdisjoint(render(example("llama-3.1-8b-h200")))
     exact = set(render(example("llama-3.1-8b-128k-offload")))
     assert moving <= exact

@@ -84,7 +84,7 @@ int main(int count, char** arguments) {
   std::atomic<bool> done = false;
   std::jthread stepping([&] {
     while (!done) {
-      dp_engine_schedule(&engine);
+      dp_engine_schedule(&engine, 0);
       StepBuffers& b = engine.buffers;
       for (int i = 0; i < static_cast<int>(b.samples); ++i) {
         const int32_t q = engine.state->rows.request[b.sample_slot[i]];
@@ -111,7 +111,7 @@ int main(int count, char** arguments) {
   done = true;
   stepping.join();
   for (Frontend* frontend : frontends) RingFile::release(frontend);
-  dp_engine_schedule(&engine);
+  dp_engine_schedule(&engine, 0);
   expect(at_rest(*engine.state), "something is held at rest");
   dp_engine_destroy(&engine);
   std::printf("{\"ended\": %llu}\n", static_cast<unsigned long long>(requests * frontends.size()));

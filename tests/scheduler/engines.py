@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dualpace.build.units import ENGINE, HOST
 from dualpace.engine.scheduler import HostScheduler, Step
-from dualpace.plan.structs import StepKind
+from dualpace.plan.structs import Lane, StepKind
 from dualpace.render.sources import render
 
 HERE = Path(__file__).parent
@@ -60,12 +60,12 @@ class ProbedScheduler(HostScheduler):
         self._library.probe_at_rest.argtypes = (ctypes.c_void_p,)
         self._library.probe_schedule.argtypes = (ctypes.c_void_p, ctypes.c_int)
 
-    def schedule(self) -> Step:
+    def schedule(self, lane: Lane = Lane.FAST) -> Step:
         if self._members == 1:
-            step = super().schedule()
+            step = super().schedule(lane)
         else:
             self._library.probe_schedule(self._handle, self._members)
-            s = self._step
+            s = self._steps[lane]
             step = Step(s.step, StepKind(s.kind), s.rows, s.tokens, s.samples, s.scored)
         fault = self._library.probe_invariants(self._handle)
         assert fault is None, f"after step {step}: {fault.decode()}"

@@ -41,8 +41,12 @@ def on_cpu(context: LintContext) -> Iterator[Finding]:
     """The CPU engine's KV is in host memory already."""
     mode = context.spec.offload.mode
     if context.spec.target.cpu and mode != "off":
-        message = f"offload.mode is {mode}, but the CPU engine's KV is in host memory already"
-        yield Finding(("offload", "mode"), message, "write `mode: off`; target.kv_budget sizes the KV")
+        message = (
+            f"offload.mode is {mode}, but the CPU engine's KV is in host memory already: copies cost and save nothing"
+        )
+        yield Finding(
+            ("offload", "mode"), message, "write `mode: off`; target.kv_budget sizes the KV. To try offload out, go on"
+        )
 
 
 def idle(context: LintContext) -> Iterator[Finding]:
@@ -133,7 +137,7 @@ def pinning(context: LintContext) -> Iterator[Finding]:
 OFFLOAD_RULES = (
     Rule("DP501", "host-budget", Severity.ERROR, budget),
     Rule("DP502", "offload-ignored", Severity.WARNING, ignored),
-    Rule("DP503", "offload-on-cpu", Severity.ERROR, on_cpu),
+    Rule("DP503", "offload-on-cpu", Severity.WARNING, on_cpu),
     Rule("DP504", "offload-idle", Severity.WARNING, idle),
     Rule("DP505", "selects-all", Severity.WARNING, selects_all),
     Rule("DP506", "lossy-selection", Severity.NOTE, lossy),

@@ -9,8 +9,9 @@ from dualpace.lint.rule import Finding, LintContext, Rule
 def not_served(context: LintContext) -> Iterator[Finding]:
     """Valid, planned, and refused by name by build and serve."""
     spec = context.spec
+    recalls_on_cpu = spec.target.cpu and spec.offload.mode == "recall"
     fields = {
-        ("offload", "mode"): (spec.offload.mode, "off"),
+        ("offload", "mode"): (spec.offload.mode, spec.offload.mode if recalls_on_cpu else "off"),
         ("target", "count"): (spec.target.count, 1),
     }
     for path, (value, served) in fields.items():

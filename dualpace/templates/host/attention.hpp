@@ -5,6 +5,7 @@
 // not depend on the batch; a chunk is cut into tiles of queries that share each block of keys, converted to fp32 once.
 #pragma once
 #include "common/layout.hpp"
+#include "common/recall.hpp"
 #ifdef __AMX_BF16__
 #include "host/attention_amx.hpp"
 #endif
@@ -208,11 +209,9 @@ struct Item {
   float* lse = nullptr;
 };
 
-// `after` is the thread's next item.
-inline void run(const Item& item, const Item& after, int window, const Element* pool) {
-  const Task& task = *item.task;
-  Tile tile;
-  const int rows = task.tokens * kRatio;
+// A tile that has seen no key.
+inline void open(Tile& tile, const Item& item) {
+  const int rows = item.task->tokens * kRatio;
   for (int r = 0; r < rows; ++r) {
     const float* query = item.query + r / kRatio * kQkvSize + r % kRatio * cfg::kHeadDim;
     for (int d = 0; d < cfg::kHeadDim; d += kLanes) {
@@ -222,20 +221,25 @@ inline void run(const Item& item, const Item& after, int window, const Element* 
     tile.peak[r] = kNoPeak;
     tile.mass[r] = 0.0F;
   }
-  const auto find = [pool](Keys<Element>& keys, const Item& of, int base) {
-    const int count = of.task->end - base < kKeys ? of.task->end - base : kKeys;
-    locate(keys, pool, of.table, of.kv_head, base, count);
+}
+
+// The tile sees the keys from `begin` to before `end`. `after` is the thread's next item, if this is the last of it.
+inline void see(Tile& tile, const Item& item, int begin, int end, const Item& after, int window, const Element* pool) {
+  const Task& task = *item.task;
+  const int rows = task.tokens * kRatio;
+  const auto find = [pool](Keys<Element>& keys, const Item& of, int base, int to) {
+    locate(keys, pool, of.table, of.kv_head, base, to - base < kKeys ? to - base : kKeys);
   };
   Keys<Element> found[2];
   int turn = 0;
-  find(found[0], item, task.begin);
-  for (int base = task.begin; base < task.end; base += kKeys, turn = 1 - turn) {
+  if (begin < end) find(found[0], item, begin, end);
+  for (int base = begin; base < end; base += kKeys, turn = 1 - turn) {
     const Keys<Element>& keys = found[turn];
     Keys<Element>& next = found[1 - turn];
-    if (base + kKeys < task.end) {
-      find(next, item, base + kKeys);
+    if (base + kKeys < end) {
+      find(next, item, base + kKeys, end);
     } else if (after.task != nullptr) {
-      find(next, after, after.task->begin);
+      find(next, after, after.task->begin, after.task->end);
     } else {
       next = keys;
     }
@@ -248,11 +252,22 @@ inline void run(const Item& item, const Item& after, int window, const Element* 
       update(tile, rows, floats, static_cast<const Keys<float>*>(nullptr), base, task.position, window);
     }
   }
+}
+
+inline void close(const Tile& tile, const Item& item) {
+  const int rows = item.task->tokens * kRatio;
   for (int r = 0; r < rows; ++r) {
     float* to = item.out + (r / kRatio * cfg::kHeads + r % kRatio) * cfg::kHeadDim;
     for (int d = 0; d < cfg::kHeadDim; d += kLanes) store(to + d, load(&tile.out[r][d]) / tile.mass[r]);
     if (item.lse != nullptr) item.lse[r] = tile.peak[r] + __builtin_logf(tile.mass[r]);
   }
+}
+
+inline void run(const Item& item, const Item& after, int window, const Element* pool) {
+  Tile tile;
+  open(tile, item);
+  see(tile, item, item.task->begin, item.task->end, after, window, pool);
+  close(tile, item);
 }
 
 inline void merge(const float (*out)[cfg::kHeads][cfg::kHeadDim], const float (*lse)[cfg::kHeads], int splits, int head,
@@ -345,31 +360,26 @@ inline void attend_blocks(const float* query, const Element* pool, const int32_t
   attend_each(take, 0, pool);
 }
 
-// Lists the step's tasks for a group with `window`; returns how many.
-inline int list_tasks(const StepBuffers& step, int window, Task* tasks) {
+// Lists a row's tasks for a group with `window`, of `context` keys; returns how many.
+inline int list_row(const StepBuffers& step, int row, int context, int window, Task* tasks) {
   int count = 0;
-  for (int row = 0; row < static_cast<int>(step.rows); ++row) {
-    const int first = step.query_begin[row];
-    const int queries = step.query_begin[row + 1] - first;
-    const int context = step.context[row];
-    const auto visible_from = [&](int position) {
-      return window > 0 && position >= window ? position - window + 1 : 0;
-    };
-    if (queries == 1) {
-      const int begin = visible_from(context - 1);
-      const int splits = (context - begin + cfg::kSplitTokens - 1) / cfg::kSplitTokens;
-      for (int s = 0; s < splits; ++s) {
-        const int from = begin + s * cfg::kSplitTokens;
-        const int to = from + cfg::kSplitTokens < context ? from + cfg::kSplitTokens : context;
-        tasks[count++] = {row, first, 1, context - 1, from, to, s, splits};
-      }
-    } else {
-      for (int q = 0; q < queries; q += kTileTokens) {
-        const int tokens = queries - q < kTileTokens ? queries - q : kTileTokens;
-        const int position = context - queries + q;
-        tasks[count++] = {row, first + q, tokens, position, visible_from(position), position + tokens, 0, 1};
-      }
+  const int first = step.query_begin[row];
+  const int queries = step.query_begin[row + 1] - first;
+  const auto visible_from = [&](int position) { return window > 0 && position >= window ? position - window + 1 : 0; };
+  if (queries == 1) {
+    const int begin = visible_from(context - 1);
+    const int splits = (context - begin + cfg::kSplitTokens - 1) / cfg::kSplitTokens;
+    for (int s = 0; s < splits; ++s) {
+      const int from = begin + s * cfg::kSplitTokens;
+      const int to = from + cfg::kSplitTokens < context ? from + cfg::kSplitTokens : context;
+      tasks[count++] = {row, first, 1, context - 1, from, to, s, splits};
     }
+    return count;
+  }
+  for (int q = 0; q < queries; q += kTileTokens) {
+    const int tokens = queries - q < kTileTokens ? queries - q : kTileTokens;
+    const int position = context - queries + q;
+    tasks[count++] = {row, first + q, tokens, position, visible_from(position), position + tokens, 0, 1};
   }
   return count;
 }
@@ -385,26 +395,24 @@ inline AttentionWork work_of(const Task* tasks, int count) {
   return work;
 }
 
-inline void attention(StepBuffers& step, int group, const float* qkv, const Element* pool, Workspace& workspace,
-                      float* out) {
-  const int window = cfg::kWindow[group];
-  const int tasks = list_tasks(step, window, workspace.tasks);
-  step.attention[group] = work_of(workspace.tasks, tasks);
-  bool split = false;
-  for (int i = 0; i < tasks; ++i) split |= workspace.tasks[i].splits > 1;
-  int left = tasks * cfg::kKvHeads;
-  const auto item_of = [&](const Task& task, int kv_head) {
-    const int head = kv_head * kRatio;
-    const float* query = qkv + static_cast<int64_t>(task.first_token) * kQkvSize + head * cfg::kHeadDim;
-    const int32_t* table = step.table[group][step.row_slot[task.row]];
-    Partials& partials = workspace.partials;
-    if (task.splits > 1) {
-      float* lse = &partials.lse[task.row][task.split][head];
-      return Item{&task, kv_head, table, query, partials.out[task.row][task.split][head], lse};
-    }
-    float* to = out + (static_cast<int64_t>(task.first_token) * cfg::kHeads + head) * cfg::kHeadDim;
-    return Item{&task, kv_head, table, query, to};
-  };
+// A task of a KV head, whose keys are in the pages of `table`.
+inline Item item_of(const Task& task, int kv_head, const int32_t* table, const float* qkv, Partials& partials,
+                    float* out) {
+  const int head = kv_head * kRatio;
+  const float* query = qkv + static_cast<int64_t>(task.first_token) * kQkvSize + head * cfg::kHeadDim;
+  if (task.splits > 1) {
+    float* lse = &partials.lse[task.row][task.split][head];
+    return {&task, kv_head, table, query, partials.out[task.row][task.split][head], lse};
+  }
+  float* to = out + (static_cast<int64_t>(task.first_token) * cfg::kHeads + head) * cfg::kHeadDim;
+  return {&task, kv_head, table, query, to};
+}
+
+// Does the tasks, whose rows' pages are in table_of(row), and then merges the splits of those of `merged`.
+template <class TableOf>
+inline void attend(const Task* tasks, int count, const Task* merged, int merged_count, TableOf table_of, int window,
+                   const float* qkv, const Element* pool, Partials& partials, float* out) {
+  int left = count * cfg::kKvHeads;
 #pragma omp parallel
   {
     // Last tasks of a chunk have the most keys: they come first. Heads come in the order in which a block has them.
@@ -413,21 +421,72 @@ inline void attention(StepBuffers& step, int group, const float* qkv, const Elem
 #pragma omp atomic capture
       i = --left;
       if (i < 0) return Item{};
-      return item_of(workspace.tasks[i / cfg::kKvHeads], cfg::kKvHeads - 1 - i % cfg::kKvHeads);
+      const Task& task = tasks[i / cfg::kKvHeads];
+      return item_of(task, cfg::kKvHeads - 1 - i % cfg::kKvHeads, table_of(task.row), qkv, partials, out);
     };
     attend_each(take, window, pool);
 #pragma omp barrier
-    if (split) {
+    if (merged_count > 0) {
 #pragma omp for schedule(static)
-      for (int i = 0; i < tasks * cfg::kHeads; ++i) {
-        const Task& task = workspace.tasks[i / cfg::kHeads];
+      for (int i = 0; i < merged_count * cfg::kHeads; ++i) {
+        const Task& task = merged[i / cfg::kHeads];
         if (task.splits > 1 && task.split == 0) {
           const int head = i % cfg::kHeads;
           float* to = out + (static_cast<int64_t>(task.first_token) * cfg::kHeads + head) * cfg::kHeadDim;
-          merge(workspace.partials.out[task.row], workspace.partials.lse[task.row], task.splits, head, to);
+          merge(partials.out[task.row], partials.lse[task.row], task.splits, head, to);
         }
       }
     }
+  }
+}
+
+inline void attention(StepBuffers& step, int group, const float* qkv, const Element* pool, Workspace& workspace,
+                      float* out) {
+  const int window = cfg::kWindow[group];
+  const Task* tasks = workspace.tasks;
+  int count = 0;
+  for (int row = 0; row < static_cast<int>(step.rows); ++row) {
+    count += list_row(step, row, step.context[row], window, workspace.tasks + count);
+  }
+  step.attention[group] = work_of(tasks, count);
+  bool split = false;
+  for (int i = 0; i < count; ++i) split |= tasks[i].splits > 1;
+  const auto table_of = [&](int row) { return step.table[group][step.row_slot[row]]; };
+  attend(tasks, count, tasks, split ? count : 0, table_of, window, qkv, pool, workspace.partials, out);
+}
+
+// Tiles that chunks of all rows of a step of the slow lane leave between two passes.
+constexpr int kCarriedTokens = least(cfg::kMaxStepTokens, kSlowRows* kPinnedSlots* cfg::kPageSize);
+constexpr int kCarriedTiles = (kCarriedTokens / kTileTokens + kSlowRows + 1) * cfg::kKvHeads;
+
+// A pass over the keys from `begin` to before `end` of a row that has `context` of them, in the pages of `table`:
+// splits of a decoding row, which lie within one pass each, or tiles of a chunk, which `carried` [kCarriedTiles] keeps.
+// The last pass has the output.
+inline void attention_pass(StepBuffers& step, int row, const int32_t* table, int context, int begin, int end,
+                           const float* qkv, const Element* pool, Workspace& workspace, Tile* carried, float* out) {
+  const Task* tasks = workspace.tasks;
+  Partials& partials = workspace.partials;
+  const int count = list_row(step, row, context, 0, workspace.tasks);
+  const bool last = end >= context, decodes = step.query_begin[row + 1] - step.query_begin[row] == 1;
+  if (last) {
+    const AttentionWork work = work_of(tasks, count);
+    step.attention[kFull].bytes += work.bytes;
+    step.attention[kFull].merge_bytes += work.merge_bytes;
+    step.attention[kFull].items += work.items;
+  }
+  if (decodes) {
+    const int from = begin / cfg::kSplitTokens, to = last ? count : end / cfg::kSplitTokens;
+    const int merged = last && count > 1 ? count : 0;
+    return attend(tasks + from, to - from, tasks, merged, [&](int) { return table; }, 0, qkv, pool, partials, out);
+  }
+  Tile* tiles = carried + (step.query_begin[row] / kTileTokens + row) * cfg::kKvHeads;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (int i = count * cfg::kKvHeads - 1; i >= 0; --i) {
+    const Task& task = tasks[i / cfg::kKvHeads];
+    const Item item = item_of(task, i % cfg::kKvHeads, table, qkv, partials, out);
+    if (begin == 0) open(tiles[i], item);
+    see(tiles[i], item, begin, least(end, task.end), Item{}, 0, pool);
+    if (last) close(tiles[i], item);
   }
 }
 

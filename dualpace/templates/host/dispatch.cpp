@@ -99,6 +99,14 @@ void dp_attend_blocks(const float* query, const void* pool, const int32_t* block
   active->kernels->attend_blocks(query, pool, block, blocks, out, lse);
 }
 
+// A row of the slow lane, of layers whose KV may be in host memory: keys from `begin` to before `end` of `context`.
+void dp_attention_pass(StepBuffers* step, int row, const int32_t* table, int context, int begin, int end,
+                       const float* qkv, const void* pool, Workspace* workspace, void* carried, float* out) {
+  active->kernels->attention_pass(*step, row, table, context, begin, end, qkv, pool, *workspace, carried, out);
+}
+
+size_t dp_carried_bytes() { return active->kernels->carried_bytes; }
+
 void dp_gate(const float* gate_up, float* act, int tokens) { active->kernels->gate(gate_up, act, tokens); }
 
 void dp_gather(const float* x, const StepBuffers* step, float* last) {

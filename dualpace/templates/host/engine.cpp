@@ -22,7 +22,7 @@ struct Engine {
   std::unique_ptr<dp::StateMemory> state_memory = std::make_unique<dp::StateMemory>();
   std::unique_ptr<dp::State> state = std::make_unique<dp::State>(*state_memory);
   std::unique_ptr<dp::StepBuffers[]> lanes = std::make_unique<dp::StepBuffers[]>(dp::kLaneCount);
-  dp::StepBuffers& buffers = lanes[static_cast<size_t>(dp::Lane::kFast)];  // the lane that this interface steps
+  dp::StepBuffers& buffers = lanes[static_cast<size_t>(dp::Lane::kFast)];
   std::vector<Bench> benches = {};
   dp::Backoff backoff{kRequestPauseUs};
 };
@@ -45,19 +45,24 @@ void* dp_engine_create(void* ring_memory, uint32_t vocabulary, uint32_t threads)
 
 void dp_engine_destroy(void* handle) { delete &engine_of(handle); }
 
-void* dp_engine_step_buffers(void* handle) { return &engine_of(handle).buffers; }
+void* dp_engine_step_buffers(void* handle, int lane) { return &engine_of(handle).lanes[static_cast<size_t>(lane)]; }
 
-void dp_engine_schedule(void* handle) {
+// Null for an engine without KV in host memory.
+void* dp_engine_recall(void* handle) { return engine_of(handle).state->recall; }
+
+void dp_engine_schedule(void* handle, int lane) {
   Engine& engine = engine_of(handle);
+  dp::StepBuffers& step = engine.lanes[static_cast<size_t>(lane)];
   dp::SerialTeam team;
-  dp::schedule(team, *engine.state, engine.buffers, engine.memory);
-  if (engine.buffers.rows > 0) engine.backoff.news();
+  dp::schedule(team, *engine.state, step, engine.memory);
+  if (step.rows > 0) engine.backoff.news();
 }
 
 // Samples the rows of the step's `sample_index`, in its order, from `logits` [samples, stride].
-void dp_engine_sample(void* handle, const float* logits, int64_t stride) {
+void dp_engine_sample(void* handle, int lane, const float* logits, int64_t stride) {
   Engine& engine = engine_of(handle);
-  const int samples = static_cast<int>(engine.buffers.samples), benches = static_cast<int>(engine.benches.size());
+  dp::StepBuffers& step = engine.lanes[static_cast<size_t>(lane)];
+  const int samples = static_cast<int>(step.samples), benches = static_cast<int>(engine.benches.size());
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(benches) schedule(static, 1)
 #endif
@@ -65,7 +70,7 @@ void dp_engine_sample(void* handle, const float* logits, int64_t stride) {
     dp::SerialTeam team;
     Bench& own = engine.benches[static_cast<size_t>(bench)];
     for (int i = bench; i < samples; i += benches) {
-      dp::sample(team, *engine.state, engine.buffers, i, logits + i * stride, own.scratch.data(), own.memory);
+      dp::sample(team, *engine.state, step, i, logits + i * stride, own.scratch.data(), own.memory);
     }
   }
 }
@@ -76,10 +81,12 @@ void dp_engine_beat(void* handle) {
   dp::show(engine.memory.status.heartbeat, ++engine.state->heartbeat);
 }
 
-// 1 once the rings hold something for the next step, 0 after `timeout_us` without.
+// 1 once the rings hold something for the next step, or a list of blocks has ended since the last; 0 after `timeout_us`
+// without.
 int dp_engine_wait(void* handle, int64_t timeout_us) {
   Engine& engine = engine_of(handle);
-  return engine.backoff.wait_until([&] { return dp::work_waits(*engine.state, engine.memory); }, timeout_us) ? 1 : 0;
+  const auto news = [&] { return dp::work_waits(*engine.state, engine.memory) || dp::lists_ended(*engine.state); };
+  return engine.backoff.wait_until(news, timeout_us) ? 1 : 0;
 }
 
 void dp_engine_announce(void* handle, int ready, int stopped) {

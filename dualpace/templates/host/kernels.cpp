@@ -27,6 +27,15 @@ extern const Kernels kernels = {
                     float* out) { attention(step, group, qkv, elements(pool), workspace, out); },
     .attend_blocks = [](const float* query, const void* pool, const int32_t* block, int blocks, float* out,
                         float* lse) { attend_blocks(query, elements(pool), block, blocks, out, lse); },
+    .attention_pass =
+        [](StepBuffers& step, int row, const int32_t* table, int context, int begin, int end, const float* qkv,
+           const void* pool, Workspace& workspace, void* carried, float* out) {
+          if constexpr (kOffload) {
+            attention_pass(step, row, table, context, begin, end, qkv, elements(pool), workspace,
+                           static_cast<Tile*>(carried), out);
+          }
+        },
+    .carried_bytes = kOffload ? sizeof(Tile) * kCarriedTiles : 0,
     .gate = gate,
     .gather = gather,
 };

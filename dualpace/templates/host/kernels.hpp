@@ -15,6 +15,9 @@ struct Kernels {
                       void* pool, int tokens);
   void (*attention)(StepBuffers& step, int group, const float* qkv, const void* pool, Workspace& workspace, float* out);
   void (*attend_blocks)(const float* query, const void* pool, const int32_t* block, int blocks, float* out, float* lse);
+  void (*attention_pass)(StepBuffers& step, int row, const int32_t* table, int context, int begin, int end,
+                         const float* qkv, const void* pool, Workspace& workspace, void* carried, float* out);
+  size_t carried_bytes;
   void (*gate)(const float* gate_up, float* act, int tokens);
   void (*gather)(const float* x, const int32_t* index, float* last, int samples);
 };
