@@ -26,9 +26,9 @@ def compile_world(folder, *flags):
     return program
 
 
-def run(program, layers, seed=1, workers=3, processes=False):
+def run(program, layers, seed=1, workers=3, processes=False, members=1):
     """What the program printed. A fault is in the test's output."""
-    command = [program, *map(str, (layers, seed, workers, int(processes)))]
+    command = [program, *map(str, (layers, seed, workers, int(processes), members))]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300).stdout)
 
 
@@ -64,9 +64,9 @@ def test_processes_are_stopped_too(programs):
 
 
 @pytest.mark.parametrize("flags", [ADDRESS, THREAD], ids=["address", "thread"])
-@pytest.mark.parametrize("workers", [1, 3])
-def test_sanitizers_have_nothing_to_say(programs, flags, workers):
-    assert run(programs(*flags), 500, 7, workers)["answered"] > 0
+@pytest.mark.parametrize(("workers", "members"), [(1, 1), (3, 1), (2, 3)])
+def test_sanitizers_have_nothing_to_say(programs, flags, workers, members):
+    assert run(programs(*flags), 300, 7, workers, members=members)["answered"] > 0
 
 
 def test_without_workers_everything_is_recalled(programs):
@@ -138,5 +138,16 @@ def test_a_planted_bug_is_noticed(tmp_path, file, right, wrong, flags):
     assert source.read_text().count(right) == 1
     source.write_text(source.read_text().replace(right, wrong))
     program = compile_world(tmp_path, "-w", *flags)
-    result = subprocess.run([program, "20000", "1", "3", "0"], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([program, "20000", "1", "3", "0", "1"], capture_output=True, text=True, timeout=120)
+    assert result.returncode != 0, result.stdout
+
+
+def test_a_team_that_does_not_meet_before_an_item_is_there_is_noticed(tmp_path):
+    write_sources(SMALL, tmp_path)
+    source = tmp_path / "common" / "cooperate.hpp"
+    right = "  team.sync();\n  if (team.leader()) {\n    ledger.published"
+    assert source.read_text().count(right) == 1
+    source.write_text(source.read_text().replace(right, right.removeprefix("  team.sync();\n")))
+    program = compile_world(tmp_path, "-w", *THREAD)
+    result = subprocess.run([program, "20000", "1", "2", "0", "3"], capture_output=True, text=True, timeout=120)
     assert result.returncode != 0, result.stdout

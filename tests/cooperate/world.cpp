@@ -1,7 +1,8 @@
-// Rows whose blocks CPU workers attend to, without a model: `world STEPS SEED WORKERS PROCESSES`. Each row asks in
-// layer after layer, with blocks of its own; what is not answered in time is recalled. Rows are aborted at any moment,
-// and their blocks are at once another's. Workers dawdle, stop for longer than anybody waits, and die; so do processes
-// of them, by signals. What a layer's partial results come to says which blocks were attended to, for which query.
+// Rows whose blocks CPU workers attend to, without a model: `world STEPS SEED WORKERS PROCESSES MEMBERS`. Each row asks
+// in layer after layer, with blocks of its own; what is not answered in time is recalled. Rows are aborted at any
+// moment, and their blocks are at once another's. Workers dawdle, stop for longer than anybody waits, and die; so do
+// processes of them, by signals. What a layer's partial results come to says which blocks were attended to, for which
+// query.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "../crew.hpp"
 #include "host/worker.hpp"
 
 namespace {
@@ -119,8 +121,13 @@ struct Row {
 
 class World {
  public:
-  World(Shared& shared, uint64_t seed, int workers, bool processes)
-      : shared_(shared), c_(shared.cooperation), random_{seed}, workers_(workers), processes_(processes) {
+  World(Shared& shared, uint64_t seed, int workers, bool processes, int members)
+      : shared_(shared),
+        c_(shared.cooperation),
+        random_{seed},
+        workers_(workers),
+        processes_(processes),
+        crew_(members) {
     show(shared_.patience_us, static_cast<uint32_t>(kLeastPatienceUs));
     show(c_.published, kFirstTicket);
     show(c_.claimed, kFirstTicket);
@@ -150,10 +157,10 @@ class World {
           abort_row(r);
         }
       }
-      collect(team_, c_, *ledger_, *scratch_, workers_, [&](const AwaitedWork& work, const WorkAnswer& answer) {
-        Row& row = rows_[work.row];
-        expect(work.flag >> 32 == row.generation, "an item of a life that is over counts");
-        take(row, work, answer);
+      crew_.run([&](auto& team) {
+        collect(team, c_, *ledger_, *scratch_, workers_, [&](const AwaitedWork& work, const WorkAnswer& answer) {
+          if (team.leader()) take(work, answer);
+        });
       });
       const uint64_t now = now_ns();
       recall([now](const AwaitedWork& work) { return work.due <= now; });
@@ -224,13 +231,18 @@ class World {
       row.contents.push_back(random_.draw(1 << 20));
       show(shared_.block[row.blocks.back()], row.contents.back());
     }
-    ask(team_, c_, r, query);
     const int blocks = static_cast<int>(wanted), items = work_items(blocks);
     row.answered.assign(static_cast<size_t>(items) + 1, 0);
     row.partial.resize(static_cast<size_t>(items) + 1);
-    const int given = give(
-        team_, c_, *ledger_, r, row.generation, static_cast<int>(row.query % 3), blocks,
-        [&](int b) { return row.blocks[static_cast<size_t>(b)]; }, 0, now_ns() + uint64_t{1000} * shared_.patience_us);
+    const uint64_t due = now_ns() + uint64_t{1000} * shared_.patience_us;
+    int given = 0;
+    crew_.run([&](auto& team) {
+      ask(team, c_, r, query);
+      const auto block_at = [&](int b) { return row.blocks[static_cast<size_t>(b)]; };
+      const int count =
+          give(team, c_, *ledger_, r, row.generation, static_cast<int>(row.query % 3), blocks, block_at, 0, due);
+      if (team.leader()) given = count;
+    });
     row.awaited = work_items(given);
     if (given < blocks) {
       ++tally_.full;
@@ -242,7 +254,9 @@ class World {
     return static_cast<float>(mix(static_cast<uint64_t>(query) << 20 | static_cast<uint64_t>(i)) % 4096) / 16;
   }
 
-  void take(Row& row, const AwaitedWork& work, const WorkAnswer& answer) {
+  void take(const AwaitedWork& work, const WorkAnswer& answer) {
+    Row& row = rows_[work.row];
+    expect(work.flag >> 32 == row.generation, "an item of a life that is over counts");
     const auto at = static_cast<size_t>(work.partial);
     expect(row.answered[at] == 0, "a partial result is there twice");
     row.partial[at] = answer;
@@ -277,8 +291,18 @@ class World {
   }
 
   template <class Which>
+  int withdrawn(Which which) {
+    int found = 0;
+    crew_.run([&](auto& team) {
+      const int count = withdraw(team, c_, *ledger_, *scratch_, which);
+      if (team.leader()) found = count;
+    });
+    return found;
+  }
+
+  template <class Which>
   void recall(Which which) {
-    const int count = withdraw(team_, c_, *ledger_, *scratch_, which);
+    const int count = withdrawn(which);
     for (int i = 0; i < count; ++i) {
       const AwaitedWork& work = ledger_->awaited[scratch_->withdrawn[i]];
       Row& row = rows_[work.row];
@@ -319,7 +343,7 @@ class World {
 
   void abort_row(int r) {
     Row& row = rows_[r];
-    withdraw(team_, c_, *ledger_, *scratch_, [r](const AwaitedWork& work) { return work.row == r; });
+    withdrawn([r](const AwaitedWork& work) { return work.row == r; });
     ++row.generation;
     ++tally_.aborted;
     leave(row);
@@ -340,7 +364,7 @@ class World {
   bool processes_;
   Tally tally_ = {};
   uint64_t seen_given_ = 0, seen_answered_ = 0;
-  SerialTeam team_;
+  Crew crew_;
   std::unique_ptr<WorkLedger> ledger_ = std::make_unique<WorkLedger>();
   std::unique_ptr<WorkScratch> scratch_ = std::make_unique<WorkScratch>();
   std::vector<int32_t> free_ = {};
@@ -353,12 +377,13 @@ class World {
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count != 5) return 2;
+  if (count != 6) return 2;
   const auto number = [&](int i) { return std::strtoull(arguments[i], nullptr, 10); };
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   expect(memory != MAP_FAILED, "no memory");
   auto& shared = *new (memory) Shared();
-  auto world = std::make_unique<World>(shared, number(2) << 32, static_cast<int>(number(3)), number(4) != 0);
+  auto world = std::make_unique<World>(shared, number(2) << 32, static_cast<int>(number(3)), number(4) != 0,
+                                       static_cast<int>(number(5)));
   const Tally t = world->play(number(1));
   const WorkLedger ledger = world->ledger();
   world.reset();

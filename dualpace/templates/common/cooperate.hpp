@@ -96,13 +96,11 @@ DP_FN int give(Team& team, Cooperation& c, WorkLedger& ledger, int row, uint32_t
     post(item.row, static_cast<uint32_t>(row));
     post(item.layer, static_cast<uint32_t>(layer));
     post(item.blocks, static_cast<uint32_t>(count));
+    post(item.flag, flag);  // nobody looks for it before it is published
   });
   team.each(given, [&](int b) {
     post(c.item[place(b / cfg::kItemBlocks)].block[b % cfg::kItemBlocks], static_cast<int32_t>(block_at(b)));
   });
-  team.sync();
-  settle();
-  team.each(items, [&](int i) { post(c.item[place(i)].flag, ledger.awaited[place(i)].flag); });
   team.sync();
   if (team.leader()) {
     ledger.published += static_cast<uint32_t>(items);

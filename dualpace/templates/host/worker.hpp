@@ -42,7 +42,7 @@ class Worker {
   }
 
  private:
-  static constexpr int64_t kLookUs = 100'000, kLongestPauseUs = 1'000;
+  static constexpr int64_t kLookUs = 100'000, kLongestPauseUs = 5'000;
   static constexpr int kSplitBlocks = cfg::kSplitTokens / cfg::kPageSize;
 
   bool is_wanted() const { return glance(item().flag) == flag_; }
