@@ -20,6 +20,7 @@ _NAMED_BY = {
     "floors": ("rows", "context"),
     "cells": ("rows", "context"),
     "recall": ("context",),
+    "cooperation": ("context", "workers"),
 }
 # Longer text is shown by its ends.
 WIDEST = 32
@@ -73,7 +74,9 @@ def text_comparison(a: Plan, b: Plan, labels: tuple[str, str], width: int = 100,
     sections: list[tuple[str, str]] = []
     if a.memory != b.memory or a.target.memory != b.target.memory:
         sections += [("memory of a", memory_bar(a, width, glyphs)), ("memory of b", memory_bar(b, width, glyphs))]
-    fields = [each for each in found if not each.field.startswith(("floors[", "forecast.cells[", "recall["))]
+    fields = [
+        each for each in found if not each.field.startswith(("floors[", "forecast.cells[", "recall[", "cooperation["))
+    ]
     sections.append(("fields", table(("", "a", "b", "b / a"), [_row(each) for each in fields]) if fields else ""))
     sections.append(("floor", _points(a.floors, b.floors)))
     sections.append(("forecast, an estimate", _points(a.forecast.cells, b.forecast.cells)))

@@ -220,7 +220,8 @@ class Offload(Frozen):
 
     The host pool holds `host_pages` pages. A row of the slow lane has `cache_blocks` slots in each layer on the card.
     A token of it attends to `sparse_blocks` blocks of a layer, 0: to all; the first `sinks` and the last `recent` ones
-    of the row are always among them.
+    of the row are always among them. `cpu_workers` is the most that attend to KV where it lies, 0: as many as there are
+    cores for.
     """
 
     mode: Literal["off", "recall", "cooperative"]
@@ -230,6 +231,7 @@ class Offload(Frozen):
     recent: int = 0
     host_pages: int = 0
     cache_blocks: int = 0
+    cpu_workers: int = 0
 
 
 class Target(Frozen):
@@ -344,6 +346,23 @@ class RecallPace(Frozen):
     tokens_per_second: float
 
 
+class CooperativePace(Frozen):
+    """The least times of a step of the slow lane with `workers` CPU workers, whose cards have nothing in their slots.
+
+    Workers attend to a share `attended` of the `blocks` of a layer and row that are not always on the card; the others
+    are recalled, and `host_seconds` is what both take, meanwhile `step_seconds` goes to reading and computing.
+    """
+
+    rows: int
+    context: int
+    workers: int
+    blocks: int
+    attended: float
+    host_seconds: float
+    step_seconds: float
+    tokens_per_second: float
+
+
 class Plan(Frozen):
     """Everything resolved. `auto` never appears here but as `attention.route`, which a GPU's `policy` decides."""
 
@@ -366,3 +385,4 @@ class Plan(Frozen):
     forecast: Forecast = Forecast(basis="nobody made one", cells=())
     policy: AttentionPolicy | None = None
     recall: tuple[RecallPace, ...] = ()
+    cooperation: tuple[CooperativePace, ...] = ()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from dualpace.address import shown
 from dualpace.plan.bar import BLOCKS, memory_bar
+from dualpace.plan.cooperation import DRAM, WORKER
 from dualpace.plan.plan import Forecast, Plan
 from dualpace.plan.quantity import rate_text, size_text, time_text
 from dualpace.plan.table import facts, table
@@ -11,6 +12,11 @@ from dualpace.plan.table import facts, table
 # Docker's default size of /dev/shm.
 SHM_DEFAULT = 64 * 2**20
 RECALL_NOTE = "recall: of what a token may choose nothing is on the card; with the hits needed the link keeps up\n"
+
+COOPERATION_NOTE = (
+    "workers: cores of the host that attend to KV where it lies; of what a token may choose nothing is on the card. "
+    "What these rates come to here was not measured\n"
+)
 
 
 def json_report(plan: Plan) -> str:
@@ -29,10 +35,13 @@ def text_report(plan: Plan, width: int = 100, glyphs: str = BLOCKS) -> str:
         (f"floor, the least time at {rates(plan)}", _floors(plan)),
         (_forecast_title(plan.forecast), _forecast(plan)),
         *([(_recall_title(plan), _recall(plan))] if plan.recall else []),
+        *([(_cooperation_title(plan), _cooperation(plan))] if plan.cooperation else []),
     )
     note = "TTFT: the rows' prompts arrive together at an idle engine; until the last of them has its first token.\n"
     if plan.recall:
         note += RECALL_NOTE
+    if plan.cooperation:
+        note += COOPERATION_NOTE
     return "\n".join(f"{title}\n{body}" for title, body in sections) + f"\n{note}"
 
 
@@ -149,6 +158,30 @@ def _recall(plan: Plan) -> str:
     ]
     heading = ("rows", "context", "blocks", "of it", "recall a token", "of all rows", "step", "hits needed")
     return table((*heading, "tokens/s without hits", "with"), rows)
+
+
+def _cooperation_title(plan: Plan) -> str:
+    link, count = plan.target.link_bandwidth / 1e9, plan.target.count
+    rates = (
+        f"{link * count:,.3g} GB/s from host memory, {DRAM / 1e9:.3g} in it, {WORKER / 1e9:.3g} of attention a worker"
+    )
+    return f"slow lane, the least times with {rates}"
+
+
+def _cooperation(plan: Plan) -> str:
+    rows = [
+        (
+            str(pace.rows),
+            f"{pace.context:,}",
+            str(pace.workers),
+            f"{pace.attended:.0%}",
+            time_text(pace.host_seconds),
+            time_text(pace.step_seconds),
+            rate_text(pace.tokens_per_second),
+        )
+        for pace in plan.cooperation
+    ]
+    return table(("rows", "context", "workers", "by them", "KV of all rows", "step", "tokens/s"), rows)
 
 
 def _floors(plan: Plan) -> str:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from dualpace.plan import flashinfer, prefill, recall
+from dualpace.plan import cooperation, flashinfer, prefill, recall
 from dualpace.plan.abi import ring_bytes
 from dualpace.plan.calibration import resolve_policy
 from dualpace.plan.capacity import Capacity, resolve_capacity
@@ -19,6 +19,7 @@ from dualpace.plan.paging import KvLayout
 from dualpace.plan.plan import (
     Attention,
     AttentionPolicy,
+    CooperativePace,
     Floor,
     Model,
     Nic,
@@ -79,7 +80,8 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
         floors=floors,
         forecast=forecast(model, target, attention, policy, capacity.schedule.prefill_chunk, floors),
         policy=policy,
-        recall=_recall(model, target, attention, capacity),
+        recall=_recall(model, target, attention, capacity) if capacity.offload.mode == "recall" else (),
+        cooperation=_cooperation(model, target, attention, capacity),
     )
 
 
@@ -227,15 +229,26 @@ def _offload(section: OffloadSection, page_size: int) -> Offload:
             f"{sparse} blocks leave none to choose: the first {sinks} and the last {recent} of a row are always taken",
             f"raise it to {2 * (sinks + recent)} or more",
         )
-    return Offload(mode=section.mode, host_budget=section.host_budget, sparse_blocks=sparse, sinks=sinks, recent=recent)
+    return Offload(
+        mode=section.mode,
+        host_budget=section.host_budget,
+        sparse_blocks=sparse,
+        sinks=sinks,
+        recent=recent,
+        cpu_workers=0 if section.cpu_workers == "auto" else section.cpu_workers,
+    )
 
 
 def _recall(model: Model, target: Target, attention: Attention, capacity: Capacity) -> tuple[RecallPace, ...]:
-    offload, schedule = capacity.offload, capacity.schedule
-    if offload.mode != "recall":
+    layout = KvLayout(model, attention.page_size, capacity.schedule.prefill_chunk, target.count)
+    return tuple(recall.paces(model, target, layout, capacity.offload, capacity.schedule))
+
+
+def _cooperation(model: Model, target: Target, attention: Attention, capacity: Capacity) -> tuple[CooperativePace, ...]:
+    if capacity.offload.mode != "cooperative":
         return ()
-    layout = KvLayout(model, attention.page_size, schedule.prefill_chunk, target.count)
-    return tuple(recall.paces(model, target, layout, offload, schedule))
+    alone = _recall(model, target, attention, capacity)
+    return tuple(cooperation.paces(model, target, capacity.offload, attention.split_tokens, alone))
 
 
 def _rings(section: NicSection, schedule: Schedule) -> Rings:

@@ -246,6 +246,11 @@ class OffloadSection(Section):
         description="`exact`, or `{blocks: N}` for opt-in sparse attention.",
         examples=["exact", {"blocks": 256}],
     )
+    cpu_workers: Annotated[int, Field(ge=1, le=64)] | Auto = Field(
+        "auto",
+        description="Cores that attend to KV in host memory at most, with cooperative; auto: all that may be used.",
+        examples=[8],
+    )
 
 
 class TargetSection(Section):

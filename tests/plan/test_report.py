@@ -69,7 +69,7 @@ def test_json_keeps_its_keys():
     assert list(found) == [
         "name", "model", "weights", "attention", "pages", "schedule", "rings", "nic", "offload", "target", "memory",
         "serving", "parameters", "weight_bytes", "kv_bytes_per_token", "floors", "forecast", "policy",
-        "recall",
+        "recall", "cooperation",
     ]  # fmt: skip
     assert list(found["floors"][0]) == [
         "rows", "context", "route", "seconds", "weight_seconds", "flop_seconds", "kv_seconds", "bound", "ttft_seconds",

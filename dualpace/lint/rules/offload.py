@@ -23,7 +23,7 @@ def budget(context: LintContext) -> Iterator[Finding]:
 
 
 def ignored(context: LintContext) -> Iterator[Finding]:
-    """Settings of an offload that is off."""
+    """Settings of an offload that is off, or of another mode."""
     offload = context.spec.offload
     if offload.mode == "off":
         for name in ("host_budget", "selection"):
@@ -35,6 +35,9 @@ def ignored(context: LintContext) -> Iterator[Finding]:
                     "remove it, or set `mode: recall` or `mode: cooperative`",
                     removable=True,
                 )
+    if offload.mode != "cooperative" and "cpu_workers" in offload.model_fields_set:
+        message = f"offload.cpu_workers has no effect with mode {offload.mode}"
+        yield Finding(("offload", "cpu_workers"), message, "remove it, or set `mode: cooperative`", removable=True)
 
 
 def on_cpu(context: LintContext) -> Iterator[Finding]:
