@@ -21,7 +21,7 @@ PREFILL = ("cuda/prefill.cu", "cuda/prefill_tasks.cu")
 WGMMA = "cuda/wgmma.cuh"
 OFFLOAD = ("host/slow_lane.cpp", "cuda/transfer.cu", "cuda/transfer.cuh")
 SELECTION = ("cuda/recall.cu", "cuda/summaries.cu")
-COOPERATIVE = ("common/cooperate.hpp", "host/worker.hpp", "host/workers.cpp")
+COOPERATIVE = ("common/cooperate.hpp", "common/division.hpp", "host/worker.hpp", "host/workers.cpp")
 
 
 class RenderError(Exception):

@@ -1,9 +1,11 @@
 // Publisher and collector as a kernel of a device has them.
 #include "common/cooperate.hpp"
+#include "common/division.hpp"
 
 extern "C" __global__ void publish_and_collect(dp::Cooperation* c, dp::WorkLedger* ledger, dp::WorkScratch* scratch,
                                                const float* query, const int32_t* blocks, int count, float* out,
-                                               uint64_t now) {
+                                               uint64_t now, const dp::HostBelief* belief, dp::Division* found) {
+  if (threadIdx.x == 0) *found = dp::divide(count, belief->rates, dp::trusted(*belief, 16));
   __shared__ dp::CtaTeam::Meeting meeting;
   dp::CtaTeam team(meeting);
   dp::ask(team, *c, 0, query);
