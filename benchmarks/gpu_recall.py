@@ -48,7 +48,7 @@ PLAN = recalling()
 MODEL, SIZE = PLAN.model, PLAN.attention.page_size
 BLOCK = PLAN.pages[0].block_bytes
 HEADWISE_PIECE = 8 << 10
-HOST_PAGES = ROWS * PLAN.pages[0].pages_per_row
+HOST_PAGES = PLAN.offload.host_pages
 SUMMARY = 2 * MODEL.head_dim * MODEL.element_bytes
 CONTEXTS, ROW_COUNTS = (32_768, 65_536, 131_072), (1, 4, ROWS)
 CHAIN_CONTEXT = 32_768
@@ -93,7 +93,7 @@ class Rows:
 
     def choose(self, layer: int, scores: torch.Tensor) -> None:
         """dp_choose; scores are the layer's."""
-        operands = (self.step, self.view, 0, layer, self.slow_rows, scores, self.queue.words, self.making)
+        operands = (self.step, self.view, layer, self.slow_rows, scores, self.queue.words, self.making)
         self.cubin.launch("dp_choose", (self.rows,), *operands, overlap=True)
 
 
@@ -109,12 +109,12 @@ class Summaries:
 
     def score(self, rows: Rows, layer: int, qkv: torch.Tensor, scores: torch.Tensor) -> None:
         """dp_score."""
-        operands = (rows.slow_rows, self.retrieval, qkv, self.summaries, HOST_PAGES, scores)
+        operands = (rows.slow_rows, self.retrieval, qkv, self.summaries, scores)
         self.cubin.launch("dp_score", (self.ctas,), rows.step, layer, *operands, overlap=True)
 
     def summarise(self, rows: Rows, pools: torch.Tensor) -> None:
         """dp_summarise."""
-        operands = (self.done, self.retrieval, pools, self.summaries, HOST_PAGES)
+        operands = (self.done, self.retrieval, pools, self.summaries)
         self.cubin.launch("dp_summarise", (self.ctas,), rows.queue.words, *operands, overlap=True)
 
 

@@ -33,7 +33,8 @@ def recalling() -> Plan:
             ),
             "offload": Offload(
                 mode="recall",
-                host_budget=1 << 36,
+                host_budget=1 << 38,
+                host_pages=ROWS * CONTEXT // LLAMA.attention.page_size,
                 sparse_blocks=BLOCKS,
                 sinks=SINKS,
                 recent=RECENT,

@@ -32,7 +32,7 @@ TWIN = Path(__file__).with_name("recall_twin.cpp")
 KERNELS = ("recall", "summaries", "transfer", "attention", "attention_tasks")
 SOURCES = tuple(f"cuda/{name}.cu" for name in KERNELS)
 LAUNCHED = ("dp_score", "dp_choose", "dp_attention_tasks", "dp_await", "dp_attention")
-LAYERS = 3
+LAYERS, HOST_PAGES = 3, 200
 COPYING_CTAS = 2
 
 
@@ -46,7 +46,13 @@ def recalling(
         update={"layers": LAYERS, "groups": (group.model_copy(update={"layers": tuple(range(LAYERS))}),)}
     )
     offload = Offload(
-        mode="recall", host_budget=1 << 30, sparse_blocks=sparse, sinks=sinks, recent=recent, cache_blocks=cache
+        mode="recall",
+        host_budget=1 << 30,
+        host_pages=HOST_PAGES,
+        sparse_blocks=sparse,
+        sinks=sinks,
+        recent=recent,
+        cache_blocks=cache,
     )
     return made.model_copy(
         update={
@@ -105,6 +111,10 @@ class Twin:
         """The page of the pool of the row's next page."""
         return int(self._library.twin_begin_page(self._row(row)))
 
+    def let_choose(self, row: int, chooses: bool) -> None:
+        """Whether the row's token chooses."""
+        self._library.twin_let_choose(self._row(row), int(chooses))
+
     def candidates(self, row: int) -> int:
         """Pages that the row's token may choose from."""
         return int(self._library.twin_candidates(self._row(row)))
@@ -154,7 +164,7 @@ class Lane:
         self._steps = 2**32 - 3
         # [row][layer][token][K or V][KV head][element]
         self.kv = self.random(rows, self.layers, tokens, 2, model.kv_heads, model.head_dim)
-        self.host_pages, self.pool_pages = rows * (-(-tokens // size)) + 3, layout.pages[0].pages
+        self.host_pages, self.pool_pages = offload.host_pages, layout.pages[0].pages
         block = (2, model.kv_heads, size, model.head_dim)
         self.pools = self._nan(self.layers * self.pool_pages, *block)
         self.host = self._nan(self.host_pages * self.layers, *block).cpu().pin_memory()
@@ -214,7 +224,7 @@ class Lane:
             self.departures.write(pairs)
             self.departures.publish()
             self.departures.end_with_last()
-            operands = (self._summarised, self._retrieval, self.pools, self.summaries, self.host_pages)
+            operands = (self._summarised, self._retrieval, self.pools, self.summaries)
             self.cubin.launch("dp_summarise", (7,), self.departures.words, *operands)
             self.cubin.launch("dp_transfer", (1,), self.departures.words, self.pools, self.host)
             torch.cuda.synchronize()
@@ -228,6 +238,8 @@ class Lane:
     def lay_out(self, queries: Sequence[int]) -> None:
         """The lane's step is of so many tokens of each row, whose KV is there. Queries are random, outputs NaN."""
         self._steps += 1
+        for slot, count in zip(self.row_slots, queries, strict=True):
+            self.twin.let_choose(slot, count == 1)
         begin = np.cumsum([0, *queries])
         self.step.copy_(
             step_buffers(
@@ -247,7 +259,7 @@ class Lane:
 
     def score(self, layer: int) -> None:
         """dp_score."""
-        operands = (self._retrieval, self.qkv[layer], self.summaries, self.host_pages, self.scores[layer])
+        operands = (self._retrieval, self.qkv[layer], self.summaries, self.scores[layer])
         # The first one comes after what laid the step out.
         self.cubin.launch("dp_score", (13,), self.step, layer, self.slow_rows, *operands, overlap=layer > 0)
 
@@ -255,7 +267,7 @@ class Lane:
         """dp_choose."""
         operands = (self.slow_rows, self.scores[layer], self.recalls.words, self._making)
         grid = (self.plan.schedule.slow_rows,)
-        self.cubin.launch("dp_choose", grid, self.step, self.view, 0, layer, *operands, overlap=True)
+        self.cubin.launch("dp_choose", grid, self.step, self.view, layer, *operands, overlap=True)
 
     def attend(self, layer: int) -> None:
         """Attention over what was recalled, once it is there."""

@@ -10,7 +10,7 @@ namespace {
 
 SerialTeam team;
 RecallWork work;
-constexpr int kGroup = 0, kPoolPages = cfg::kPages[kGroup];
+constexpr int kPoolPages = cfg::kPages[kFull];
 
 }  // namespace
 
@@ -24,6 +24,7 @@ void twin_start(SlowRow* row, const int32_t* slots) {
   std::memset(row, 0, sizeof *row);
   std::copy_n(slots, cfg::kCacheBlocks, row->slot);
   start_row(team, *row);
+  row->sparse = 1;
 }
 
 // Begins the row's next page and returns its page of the pool.
@@ -40,6 +41,9 @@ void twin_assume(SlowRow* row, int pages, const int32_t* host) {
   std::copy_n(host, pages, row->host);
 }
 
+// Whether the row's token chooses.
+void twin_let_choose(SlowRow* row, int chooses) { row->sparse = chooses != 0 ? 1 : 0; }
+
 int twin_candidates(const SlowRow* row) { return most(candidates(row->pages), 0); }
 
 // What dp_choose does for one row; its table, the row's pages in the same order, and its part of the list. Returns how
@@ -51,6 +55,8 @@ int twin_choose(SlowRow* row, int layer, const uint32_t* scores, uint32_t step, 
   *misses = place(team, cache, chosen, step, work, [&](int i, int32_t page, int slot) {
     blocks[i] = {host_block(layer, row->host[page]), pool_block(layer, row->slot[kPinnedSlots + slot], kPoolPages)};
   });
+  row->chosen += static_cast<uint32_t>(chosen);
+  row->missed += static_cast<uint32_t>(*misses);
   row->recalled_with = ticket;
   const int count = tabulate(team, *row, cache, chosen, work, table);
   const int sinks = least(row->pages, cfg::kSinkBlocks), recent = first_recent(row->pages);

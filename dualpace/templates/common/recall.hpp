@@ -161,9 +161,6 @@ DP_FN constexpr int first_recent(int pages) { return most(cfg::kSinkBlocks, page
 // Pages that a token of a row with `pages` pages may choose from, from kSinkBlocks on.
 DP_FN constexpr int candidates(int pages) { return first_recent(pages) - cfg::kSinkBlocks; }
 
-// Whether the row in batch row r has one token in the step, which chooses. Others attend to all of their blocks.
-DP_FN inline bool chooses(const StepBuffers& step, int r) { return step.query_begin[r + 1] - step.query_begin[r] == 1; }
-
 // Leaves the pages that a token attends to by `score` [candidates], and those chosen in RecallWork::chosen; returns
 // how many of these there are.
 template <class Team, class Score>

@@ -33,15 +33,15 @@ __device__ void await_list(const BlockQueue& queue, uint32_t ticket) {
 extern "C" {
 __constant__ int64_t dp_choose_shared_bytes = sizeof(Choice);
 // What the host has to allocate for `rows` and for `making`, zeroed.
-__constant__ int64_t dp_slow_rows_bytes = sizeof(SlowRow[cfg::kSlowRows]);
+__constant__ int64_t dp_slow_rows_bytes = sizeof(SlowRow[kSlowRows]);
 __constant__ int64_t dp_making_bytes = sizeof(Making);
 }
 
-// For each row of the step whose token chooses: what it attends to in `layer`, of `group`, by `scores` of dp_score.
+// For each row of the step whose token chooses: what it attends to in `layer` by `scores` of dp_score.
 // Fills `view`, from which attention works and which has no keys for other rows, and the next list of `queue`, which is
 // there when the last row is done; their parts of it are in no order. Grid: a CTA a row, or more.
 extern "C" __global__ void __launch_bounds__(ChoiceTeam::kThreads)
-    dp_choose(const StepBuffers* step, StepBuffers* view, int group, int layer, SlowRow* rows, const uint32_t* scores,
+    dp_choose(const StepBuffers* step, StepBuffers* view, int layer, SlowRow* rows, const uint32_t* scores,
               BlockQueue* queue, Making* making) {
   extern __shared__ __align__(16) unsigned char shared[];
   Choice& choice = *reinterpret_cast<Choice*>(shared);
@@ -58,22 +58,26 @@ extern "C" __global__ void __launch_bounds__(ChoiceTeam::kThreads)
     await_list(*queue, choice.ticket - BlockQueue::kPlaces);
   }
   int context = 0;
-  if (chooses(*step, r)) {
+  if (row.sparse != 0) {
     scores += r * cfg::kPagesPerRow;
     const int chosen = choose(team, row.pages, [&](int i) { return scores[i]; }, work);
     const auto now = static_cast<uint32_t>(step->step);
     const int misses = place(team, cache, chosen, now, work, [](int, int32_t, int) {});
     if (team.leader()) choice.first = add(making->items, misses);
     // The token sees all of these blocks, whose keys are rotated already: they are a row of their own.
-    const int pages = tabulate(team, row, cache, chosen, work, view->table[group][r]);
+    const int pages = tabulate(team, row, cache, chosen, work, view->table[kFull][r]);
     context = step->context[r] - (row.pages - pages) * cfg::kPageSize;
     team.sync();
     Transfer* items = queue->items_of(choice.ticket) + choice.first;
     team.each(misses, [&](int i) {
       items[i] = {host_block(layer, row.host[work.missed[i]]),
-                  pool_block(layer, row.slot[kPinnedSlots + work.victim[i]], cfg::kPages[group])};
+                  pool_block(layer, row.slot[kPinnedSlots + work.victim[i]], cfg::kPages[kFull])};
     });
-    if (team.leader()) row.recalled_with = choice.ticket;
+    if (team.leader()) {
+      row.chosen += static_cast<uint32_t>(chosen);
+      row.missed += static_cast<uint32_t>(misses);
+      row.recalled_with = choice.ticket;
+    }
   }
   const int begin = step->query_begin[r], end = step->query_begin[r + 1];
   team.each(end - begin, [&](int i) {

@@ -21,9 +21,9 @@ struct Retrieval {
   int32_t first, heads;
 };
 
-// Summaries [kRecallLayers][host_pages][2][kHeadDim].
-__device__ int64_t summary_offset(int layer, int32_t host_page, int host_pages) {
-  return (int64_t{layer} * host_pages + host_page) * kSummary;
+// Summaries [kRecallLayers][kHostPages][2][kHeadDim].
+__device__ int64_t summary_offset(int layer, int32_t host_page) {
+  return (int64_t{layer} * kHostPages + host_page) * kSummary;
 }
 
 // Lists that have been summarised, and CTAs that are done with those of the launch.
@@ -78,7 +78,7 @@ struct Chunk {
   __device__ Chunk(const StepBuffers& step, const SlowRow* rows, int index) : row(kNone), first(0), count(0) {
     for (int begin = 0; begin < static_cast<int>(step.rows) && row == kNone; begin += 32) {
       const int mine = begin + lane_index();
-      const bool any = mine < static_cast<int>(step.rows) && chooses(step, mine);
+      const bool any = mine < static_cast<int>(step.rows) && rows[step.row_slot[mine]].sparse != 0;
       const int n = any ? candidates(rows[step.row_slot[mine]].pages) : 0;
       const int chunks = n > 0 ? (n + kChunk - 1) / kChunk : 0;
       int through = chunks;
@@ -157,7 +157,7 @@ __constant__ int64_t dp_summarised_bytes = sizeof(Summarised);
 // CTAs.
 extern "C" __global__ void __launch_bounds__(kThreads)
     dp_summarise(BlockQueue* queue, Summarised* done, const Retrieval* retrieval, const Element* pools,
-                 Element* summaries, int host_pages) {
+                 Element* summaries) {
   launch_dependents();
   wait_dependency();
   const uint32_t until = queue->until;
@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       const int layer = to % kRecallLayers, offset = i % kHeadVectors * kVector;
       const int kv_head = retrieval[layer].first / cfg::kGqaRatio;
       summarise(pools + key_offset(from, kv_head, 0) + offset,
-                summaries + summary_offset(layer, to / kRecallLayers, host_pages) + offset);
+                summaries + summary_offset(layer, to / kRecallLayers) + offset);
     }
   }
   __syncthreads();
@@ -182,9 +182,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 // retrieval[layer]. Grid: any number of CTAs; best as many as the GPU holds.
 extern "C" __global__ void __launch_bounds__(kThreads)
     dp_score(const StepBuffers* step, int layer, const SlowRow* rows, const Retrieval* retrieval, const Element* qkv,
-             const Element* summaries, int host_pages, uint32_t* scores) {
+             const Element* summaries, uint32_t* scores) {
   launch_dependents();
-  summaries += summary_offset(layer, 0, host_pages);
+  summaries += summary_offset(layer, 0);
   const int warps = static_cast<int>(gridDim.x) * (kThreads / 32), lane = lane_index();
   bool waited = false;
   for (int index = static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32);; index += warps) {
