@@ -84,8 +84,8 @@ PLANTED = [
     (
         "a ring that stalls keeps what others wait for: paused rows do not give way",
         "common/admit.hpp",
-        "would_fit = paused > 0;",
-        "would_fit = false;",
+        "would_fit = paused > 0 && ",
+        "would_fit = false && ",
     ),
     (
         "a ring that stalls keeps what others wait for: it takes all history",

@@ -84,12 +84,6 @@ PLANTED = [
         "",
     ),
     (
-        "a list's place is taken before it has ended",
-        "common/residency.hpp",
-        "    if (!includes(r.departures_ended, ticket - BlockQueue::kPlaces)) return;\n",
-        "",
-    ),
-    (
         "a leak: host pages are not given back",
         "common/residency.hpp",
         "      r.host.count += row.sent;\n",
