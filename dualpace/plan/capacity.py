@@ -19,10 +19,10 @@ KV_STEP = 2**26
 QUEUED_TOKENS = 2**20
 # `max_batch: auto` is halved until a full batch has at least this much KV a row.
 MIN_ROW_TOKENS = 256
-# Matrix products take about the same time up to 64 rows, so few decode programs are enough.
-DECODE_BUCKETS = (1, 8, 32, 64, 128, 256, 512, 1024)
-# Tokens of a step with prefill. Beyond a few hundred its time grows with them: short prompts have programs of theirs.
-MIXED_BUCKETS = (64, 128, 256, 384, 512, 768, 1024, 1280, 1536, 1792)
+# Matrix products take about the same time up to 64 rows, so few decode programs are enough there.
+DECODE_BUCKETS = (1, 8, 32, 64, 96, 128, 160, 192, 224, 256, 384, 512, 1024)
+# Tokens of a step with prefill, whose time grows with them: a step is at most this much larger than what it holds.
+MIXED_BUCKETS = (*range(64, 1024, 64), *range(1024, 2048, 128))
 
 
 class Capacity(NamedTuple):

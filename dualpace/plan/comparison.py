@@ -24,6 +24,8 @@ _NAMED_BY = {
 }
 # Longer text is shown by its ends.
 WIDEST = 32
+# What has a table of its own, and step programs: they are many, and follow from the batch and the chunk.
+_APART = ("floors[", "forecast.cells[", "recall[", "cooperation[", "schedule.programs[")
 _SIZES = ("memory", "host_budget", "max_body")
 
 
@@ -74,9 +76,7 @@ def text_comparison(a: Plan, b: Plan, labels: tuple[str, str], width: int = 100,
     sections: list[tuple[str, str]] = []
     if a.memory != b.memory or a.target.memory != b.target.memory:
         sections += [("memory of a", memory_bar(a, width, glyphs)), ("memory of b", memory_bar(b, width, glyphs))]
-    fields = [
-        each for each in found if not each.field.startswith(("floors[", "forecast.cells[", "recall[", "cooperation["))
-    ]
+    fields = [each for each in found if not each.field.startswith(_APART)]
     sections.append(("fields", table(("", "a", "b", "b / a"), [_row(each) for each in fields]) if fields else ""))
     sections.append(("floor", _points(a.floors, b.floors)))
     sections.append(("forecast, an estimate", _points(a.forecast.cells, b.forecast.cells)))

@@ -92,13 +92,13 @@ def program_facts(plan: Plan) -> Iterator[tuple[str, ...]]:
     """The step programs and the queue before them, likewise."""
     schedule = plan.schedule
     decode, mixed = (
-        ", ".join(f"{program.tokens:,}" for program in schedule.programs if program.kind == kind)
-        for kind in ("decode", "mixed")
+        [f"{program.tokens:,}" for program in schedule.programs if program.kind == kind] for kind in ("decode", "mixed")
     )
-    yield "decode", f"up to {decode} rows"
+    yield "decode", f"up to {', '.join(decode)} rows"
     samples = max(program.samples for program in schedule.programs)
     kernel = "" if plan.attention.prefill == "tokens" else f", chunks by {plan.attention.prefill}"
-    yield "mixed", f"up to {mixed} tokens{kernel}, logits of {samples:,}"
+    sizes = f"{len(mixed)} sizes of {mixed[0]} to {mixed[-1]}" if len(mixed) > 1 else f"up to {mixed[0]}"
+    yield "mixed", f"{sizes} tokens{kernel}, logits of {samples:,}"
     yield "queue", f"{schedule.max_queued_requests:,} requests, {schedule.max_queued_tokens:,} prompt tokens"
     yield "prefixes", "reused" if schedule.prefix_reuse else "computed anew"
     if schedule.park_after:

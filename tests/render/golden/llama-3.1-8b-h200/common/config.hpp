@@ -72,24 +72,41 @@ struct StepProgram {
   bool mixed;
   int rows, tokens;
 };
-constexpr int kPrograms = 17;
+constexpr int kPrograms = 34;
 DP_TABLE constexpr StepProgram kProgram[kPrograms] = {
     {false, 1, 1},
     {false, 8, 8},
     {false, 32, 32},
     {false, 64, 64},
+    {false, 96, 96},
     {false, 128, 128},
+    {false, 160, 160},
+    {false, 192, 192},
+    {false, 224, 224},
     {false, 256, 256},
     {true, 64, 64},
     {true, 128, 128},
+    {true, 192, 192},
     {true, 256, 256},
+    {true, 256, 320},
     {true, 256, 384},
+    {true, 256, 448},
     {true, 256, 512},
+    {true, 256, 576},
+    {true, 256, 640},
+    {true, 256, 704},
     {true, 256, 768},
+    {true, 256, 832},
+    {true, 256, 896},
+    {true, 256, 960},
     {true, 256, 1024},
+    {true, 256, 1152},
     {true, 256, 1280},
+    {true, 256, 1408},
     {true, 256, 1536},
+    {true, 256, 1664},
     {true, 256, 1792},
+    {true, 256, 1920},
     {true, 256, 2048},
 };
 constexpr int kMaxRequests = 1280;

@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x4b57ed7bbb90929e;
+constexpr uint64_t kLayoutHash = 0xe5d646e1a369236c;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -378,18 +378,18 @@ static_assert(sizeof(StepBuffers) == 8469696);
 // What the host leaves with the device, so that it launches steps by itself.
 struct alignas(64) Drive {
   uint64_t program[cfg::kPrograms];  // the executable graph of each step program
-  uint8_t pad_136[56];
+  uint8_t pad_272[48];
   uint32_t stop;  // by the host: begin no more steps
-  uint8_t pad_196[60];
+  uint8_t pad_324[60];
   uint32_t error;  // by the device: why it could not launch a step, a cudaError_t
   uint32_t parked;  // by the device: it has launched none, and waits to be started again
-  uint8_t pad_264[56];
+  uint8_t pad_392[56];
 };
 static_assert(offsetof(Drive, program) == 0);
-static_assert(offsetof(Drive, stop) == 192);
-static_assert(offsetof(Drive, error) == 256);
-static_assert(offsetof(Drive, parked) == 260);
-static_assert(sizeof(Drive) == 320);
+static_assert(offsetof(Drive, stop) == 320);
+static_assert(offsetof(Drive, error) == 384);
+static_assert(offsetof(Drive, parked) == 388);
+static_assert(sizeof(Drive) == 448);
 
 // Blocks of the host pool that a row's token attends to in a layer, for a CPU worker.
 struct alignas(64) WorkItem {

@@ -72,23 +72,37 @@ struct StepProgram {
   bool mixed;
   int rows, tokens;
 };
-constexpr int kPrograms = 16;
+constexpr int kPrograms = 30;
 DP_TABLE constexpr StepProgram kProgram[kPrograms] = {
     {false, 1, 1},
     {false, 8, 8},
     {false, 32, 32},
     {false, 64, 64},
+    {false, 96, 96},
     {false, 128, 128},
     {true, 64, 64},
     {true, 128, 128},
+    {true, 128, 192},
     {true, 128, 256},
+    {true, 128, 320},
     {true, 128, 384},
+    {true, 128, 448},
     {true, 128, 512},
+    {true, 128, 576},
+    {true, 128, 640},
+    {true, 128, 704},
     {true, 128, 768},
+    {true, 128, 832},
+    {true, 128, 896},
+    {true, 128, 960},
     {true, 128, 1024},
+    {true, 128, 1152},
     {true, 128, 1280},
+    {true, 128, 1408},
     {true, 128, 1536},
+    {true, 128, 1664},
     {true, 128, 1792},
+    {true, 128, 1920},
     {true, 128, 2048},
 };
 constexpr int kMaxRequests = 1152;

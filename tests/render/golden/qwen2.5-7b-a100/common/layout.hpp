@@ -9,7 +9,7 @@
 
 namespace dp {
 
-constexpr uint64_t kLayoutHash = 0x09e4851e802d8971;
+constexpr uint64_t kLayoutHash = 0xe2956b148f47cc60;
 constexpr uint64_t kMagic = 0x656361506c617544;
 constexpr int kMaxStopTokens = 32;
 constexpr int kMaxBias = 300;
@@ -378,17 +378,18 @@ static_assert(sizeof(StepBuffers) == 1105600);
 // What the host leaves with the device, so that it launches steps by itself.
 struct alignas(64) Drive {
   uint64_t program[cfg::kPrograms];  // the executable graph of each step program
+  uint8_t pad_240[16];
   uint32_t stop;  // by the host: begin no more steps
-  uint8_t pad_132[60];
+  uint8_t pad_260[60];
   uint32_t error;  // by the device: why it could not launch a step, a cudaError_t
   uint32_t parked;  // by the device: it has launched none, and waits to be started again
-  uint8_t pad_200[56];
+  uint8_t pad_328[56];
 };
 static_assert(offsetof(Drive, program) == 0);
-static_assert(offsetof(Drive, stop) == 128);
-static_assert(offsetof(Drive, error) == 192);
-static_assert(offsetof(Drive, parked) == 196);
-static_assert(sizeof(Drive) == 256);
+static_assert(offsetof(Drive, stop) == 256);
+static_assert(offsetof(Drive, error) == 320);
+static_assert(offsetof(Drive, parked) == 324);
+static_assert(sizeof(Drive) == 384);
 
 // Blocks of the host pool that a row's token attends to in a layer, for a CPU worker.
 struct alignas(64) WorkItem {
