@@ -4,7 +4,7 @@
 
 Prints a line a run and fails if a run finds something or does not pass. Runs share the GPU. What they print goes to
 files in the folder LOGS. Kernels are taken through device tests of a few plans, which between them have each of them;
-the engine serves a few requests with `--drive host`, since sanitizers cannot follow steps that the device launches.
+the engine serves a few requests driven by the host, since sanitizers cannot follow steps that the device launches.
 """
 
 import argparse
@@ -130,9 +130,10 @@ def run_engine(tool: str, bundle: Path, log: Path) -> bool:
     """Whether an engine under `tool`, driven by the host, answers all requests."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, log.open("w") as output:
         rings = Path(folder) / "rings"
-        # cuBLAS's kernels for Hopper end in an illegal address under racecheck, unless it looks at them too.
-        kernels = "" if tool == "racecheck" else OURS
-        command = sanitized(tool, kernels, "dualpace.engine", str(bundle), "--rings", str(rings), "--drive", "host")
+        # Under racecheck cuBLAS's kernels for Hopper end in an illegal address, unless it looks at them too and they
+        # are in no graph.
+        kernels, drive = ("", "operations") if tool == "racecheck" else (OURS, "host")
+        command = sanitized(tool, kernels, "dualpace.engine", str(bundle), "--rings", str(rings), "--drive", drive)
         # Loading all of torch's kernels takes minutes when each is instrumented.
         lazily = os.environ | {"CUDA_MODULE_LOADING": "LAZY"}
         with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=lazily) as process:

@@ -1,6 +1,6 @@
 """The engine's process, on the CPU or on a GPU as the bundle says.
 
-    python -m dualpace.engine BUNDLE --rings FILE [--threads N] [--drive host]
+    python -m dualpace.engine BUNDLE --rings FILE [--threads N] [--drive DRIVER]
 
 Exit code 0 once stopped by SIGTERM or SIGINT; one of REFUSALS with one line on stderr for a bundle that cannot be
 served, here or anywhere; 1 for a GPU that fails.
@@ -129,9 +129,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--drive",
-        choices=("device", "host"),
+        choices=("device", "host", "operations"),
         default="device",
-        help="who launches a GPU's steps; `host` is for profilers and sanitizers",
+        help="who launches a GPU's steps; `host`, and `operations` one by one, are for profilers and sanitizers",
     )
     arguments = parser.parse_args()
     if arguments.threads < 1:

@@ -1,11 +1,13 @@
 """The GPU engine at work: everything is allocated and captured once, then the device launches its own steps.
 
 On the way of a token there is no host: the scheduler is the last node of each step program and launches the next one.
-`host` drives the same programs step by step from here, for profilers and sanitizers.
+`host` drives the same programs step by step from here, for profilers and sanitizers, and `operations` launches each
+program's operations one by one, for tools that cannot follow graphs.
 """
 
 import ctypes
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -16,7 +18,7 @@ from dualpace.plan import abi
 from dualpace.plan.plan import Plan, Program
 from dualpace.plan.structs import StepKind
 
-Driver = Literal["device", "host"]
+Driver = Literal["device", "host", "operations"]
 # The words that say what a step is; arrays begin on the next line.
 _HEADER_BYTES = 64
 
@@ -54,7 +56,12 @@ class GpuEngine:
         self.executor = DeviceExecutor(plan, weights, cubin, self._step, self._sample)
         cubin.launch("dp_start", (1,), self._state, self._step, vocabulary)
         torch.cuda.synchronize()
-        self._graphs = [self._graph(program) for program in plan.schedule.programs]
+        for program in plan.schedule.programs:
+            # Once outside of a capture, over an empty step: libraries choose and load their kernels at the first call.
+            self.executor.launch(program)
+            torch.cuda.synchronize()
+        captures = plan.schedule.programs if driver != "operations" else ()
+        self._graphs = [DeviceGraph(captured(partial(self._launch_step, program))) for program in captures]
         self._first = DeviceGraph(captured(self._launch_drive)) if driver == "device" else None
 
     def start(self) -> None:
@@ -88,7 +95,7 @@ class GpuEngine:
             header = self._step[:_HEADER_BYTES].cpu().numpy().tobytes()
             kind, program = (_u32(header, getattr(self._step_layout, name).offset) for name in ("kind", "program"))
             if kind != StepKind.IDLE:
-                self._graphs[program].launch()
+                self._launch(program)
             self._stream.synchronize()
         return StepKind(kind)
 
@@ -102,16 +109,16 @@ class GpuEngine:
         if error:
             raise DriveError(f"the device could not launch a step: CUDA error {error}")
 
-    def _graph(self, program: Program) -> DeviceGraph:
-        def launch() -> None:
-            self.executor.launch(program)
-            if self._driver == "device":
-                self._launch_drive()
-
-        # Once outside of a capture, over an empty step: libraries choose and load their kernels at the first call.
+    def _launch_step(self, program: Program) -> None:
         self.executor.launch(program)
-        torch.cuda.synchronize()
-        return DeviceGraph(captured(launch))
+        if self._driver == "device":
+            self._launch_drive()
+
+    def _launch(self, program: int) -> None:
+        if self._graphs:
+            self._graphs[program].launch()
+        else:
+            self.executor.launch(self._plan.schedule.programs[program])
 
     def _launch_first(self) -> None:
         assert self._first is not None  # the host does not drive

@@ -58,7 +58,7 @@ def serve(bundle: Path, manifest: Manifest, rings: Path, drive: Driver, stopped:
 def _watch(engine: GpuEngine, drive: Driver, doorbell: Doorbell, stopped: Callable[[], bool]) -> None:
     """Return once `stopped()`, or once the device has stopped by itself; one that has parked is woken for requests."""
     while not stopped():
-        if drive == "host":
+        if drive != "device":
             if engine.advance() is StepKind.IDLE:
                 time.sleep(_IDLE_SECONDS)
         elif engine.running():

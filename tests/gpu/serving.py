@@ -71,7 +71,7 @@ def serve(
             due += [tag] if aborts.get(tag) == 0 else []
         while due and frontend.abort(due[0]):
             due.popleft()
-        if driver == "host":
+        if driver != "device":
             while engine.advance() is not StepKind.IDLE:
                 pass
         else:

@@ -159,7 +159,18 @@ def test_llama_8b_on_an_h200_has_a_batch_of_256_and_the_whole_context():
     found = plan(LLAMA_8B)
     assert (found.schedule.max_batch, found.schedule.prefill_chunk) == (256, 2048)
     assert (found.schedule.max_context, found.attention.page_size) == (131072, 16)
-    assert [p.rows for p in found.schedule.programs if p.kind == "decode"] == [1, 8, 32, 64, 96, 128, 160, 192, 224, 256]
+    assert [p.rows for p in found.schedule.programs if p.kind == "decode"] == [
+        1,
+        8,
+        32,
+        64,
+        96,
+        128,
+        160,
+        192,
+        224,
+        256,
+    ]
     assert found.pages[0].pages > 50_000
     assert found.kv_bytes_per_token == 128 * 1024
 
