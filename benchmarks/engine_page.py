@@ -1,4 +1,4 @@
-"""The figures in docs/gpu_engine.md, from gpu_engine.json, cpu_free.json, gpu_start.json and gpu_idle.json.
+"""The figures in docs/gpu_engine.md, from gpu_engine*.json, cpu_free.json, gpu_start.json and gpu_idle.json.
 
 `python -m benchmarks.engine_page` writes them again; nothing else does.
 """
@@ -17,6 +17,7 @@ _CELLS = (
     "rows", "prompt", "TPOT's floor, ms", "forecast", "TPOT, ms", "TPOT / floor", "p99", "TTFT's forecast, ms",
     "TTFT, ms", "of the first row", "engine's CPU, s",
 )  # fmt: skip
+_SMALL = ("rows of 1B", "prompt", "TPOT's floor, ms", "TPOT, ms", "TPOT / floor", "p99", "TTFT, ms")
 _PHASES = (
     "engine's process", "requests", "tokens", "TPOT, ms", "p99, ms", "ITL p99, ms", "ITL at most, ms", "its CPU, s",
 )  # fmt: skip
@@ -30,6 +31,12 @@ def cells(report: dict[str, Any]) -> str:
     """A line a number of rows and length of prompts."""
     expected = forecasts(SPECS / report["spec"])
     return markdown(_CELLS, [_cell(cell, expected.get((cell["rows"], cell["prompt"]))) for cell in report["cells"]])
+
+
+def small(report: dict[str, Any]) -> str:
+    """The same of a small model, without a forecast."""
+    rows = (_cell(cell, None) for cell in report["cells"])
+    return markdown(_SMALL, [(*row[:3], *row[4:7], row[8]) for row in rows])
 
 
 def forecasts(spec: Path) -> dict[tuple[int, int], ForecastCell]:
@@ -95,6 +102,7 @@ def _ms(seconds: float) -> str:
 
 TABLES = (
     Table(_CELLS[0], "gpu_engine", cells),
+    Table(_SMALL[0], "gpu_engine_1b", small),
     Table(_PHASES[0], "cpu_free", phases),
     Table(_STARTS[0], "gpu_start", starts),
     Table(_STATES[0], "gpu_idle", states),

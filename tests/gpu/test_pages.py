@@ -19,7 +19,7 @@ from benchmarks.pages import RESULTS
 # Page, and the beginnings of lines without which a table is missing.
 PAGES = {
     attention_page: ("32/8 heads of 128 | 1 row, 8k", "1 row, 8k | workqueue", "uniform | 1"),
-    engine_page: ("1 | 1,024", "stopped", "checkpoint | 16.1", "backed off"),
+    engine_page: ("1 | 1,024", "8 | 1,024 | 0.61", "stopped", "checkpoint | 16.1", "backed off"),
     frontend_page: ("under 1% of a core at rest", "ours", "orjson, of a dict", "uvicorn, h11, uvloop"),
     linear_page: ("gate_up", "a layer"),
     load_page: ("tokens/s | seen", "28,427 | 28,433"),
