@@ -12,7 +12,7 @@ from dualpace.plan.plan import Plan
 
 
 class Workers:
-    """The threads of one engine, one on each of `cpus`. What they share with the device lies at `address`."""
+    """The threads of one engine, one on each of `cpus`. `size` bytes at `address` are shared with the device."""
 
     def __init__(
         self, library: Path, plan: Plan, pool: int, cpus: Sequence[int], note: Callable[[str], object] = print
@@ -31,7 +31,8 @@ class Workers:
         most = int(self._library.dp_most_workers())
         if len(cpus) > most:
             raise ValueError(f"{len(cpus)} CPU workers, {most} are the most")
-        self._map = mmap.mmap(-1, self._library.dp_cooperation_bytes())
+        self.size = int(self._library.dp_cooperation_bytes())
+        self._map = mmap.mmap(-1, self.size)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         places = (ctypes.c_int32 * len(cpus))(*cpus)
         self._handle = ctypes.c_void_p(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from dualpace.build.compile import compile_libraries
 from dualpace.build.store import Store
-from dualpace.build.units import HOST, libraries
+from dualpace.build.toolchain import find_compiler
+from dualpace.build.units import CUDA, HOST, libraries
 from dualpace.plan.manifest import HOST_WORKERS
 from dualpace.plan.plan import Plan
 from dualpace.plan.resolve import resolve
@@ -18,6 +19,7 @@ from tests.scheduler.engines import write_sources
 from .plans import HERE
 
 PUBLISHER = "libpublisher.so"
+DEVICE = "publisher.cubin"
 
 
 def cooperative(dtype: str, head_dim: int, ratio: int, page_size: int, kv_heads: int = 2) -> Plan:
@@ -50,6 +52,16 @@ def publisher_library(plan: Plan, folder: Path) -> ctypes.CDLL:
     command = ["g++", *HOST, "-O2", "-Werror", "-pthread", "-shared", str(HERE / "publisher.cpp"), "-o", PUBLISHER]
     subprocess.run(command, cwd=folder, check=True)
     return open_publisher(folder)
+
+
+def device_publisher(plan: Plan, folder: Path) -> Path:
+    """The cubin of a publisher on a card, compiled in `folder`. Raises BuildError without nvcc."""
+    compiler = find_compiler("nvcc")
+    write_sources(plan, folder)
+    command = [compiler.path, *CUDA, "-gencode=arch=compute_90a,code=sm_90a", HERE / "device.cu", "-o", DEVICE]
+    result = subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+    return folder / DEVICE
 
 
 def open_publisher(folder: Path) -> ctypes.CDLL:

@@ -4,6 +4,8 @@ import pytest
 
 from benchmarks import (
     attention_page,
+    cpu_attention_page,
+    cpu_workers_page,
     engine_page,
     frontend_page,
     linear_page,
@@ -19,6 +21,8 @@ from benchmarks.pages import RESULTS
 # Page, and the beginnings of lines without which a table is missing.
 PAGES = {
     attention_page: ("32/8 heads of 128 | 1 row, 8k", "1 row, 8k | workqueue", "uniform | 1"),
+    cpu_attention_page: ("128 | 8 | 16", "256 | 1 | 1"),
+    cpu_workers_page: ("1 | 10.8", "15 | 100.9"),
     engine_page: ("1 | 1,024", "8 | 1,024 | 0.61", "stopped", "checkpoint | 16.1", "backed off"),
     frontend_page: ("under 1% of a core at rest", "ours", "orjson, of a dict", "uvicorn, h11, uvloop"),
     linear_page: ("gate_up", "a layer"),

@@ -14,7 +14,7 @@ from .deployments import LLAMA_8B, plan
 GB = 1e9
 BLOCK = 64 * 1024
 ANSWERS = 0.004
-H200_HOST = Rates(51 * GB, 95 * GB, 8 * GB, 50e-6)
+H200_HOST = Rates(51 * GB, cooperation.DRAM, cooperation.WORKER, cooperation.WAIT)
 # Links of PCIe 4 and 5 and one that is no bottleneck, slow and fast memory, slow and fast workers.
 TABLE = [
     (Rates(link * GB, dram * GB, worker * GB, wait), workers)
@@ -37,7 +37,7 @@ def test_no_division_takes_less_and_none_as_quick_has_fewer_blocks_for_workers(b
 
 
 @pytest.mark.parametrize(
-    ("workers", "gain"), [(0, 1.0), (1, 1.15), (4, 1.6), (8, 1.85), (16, 1.85)]
+    ("workers", "gain"), [(0, 1.0), (1, 1.17), (4, 1.7), (8, 1.85), (16, 1.85)]
 )  # fmt: skip
 def test_workers_of_an_h200s_host_gain(workers, gain):
     alone = divide(10_000, BLOCK, ANSWERS, H200_HOST, 0).seconds
