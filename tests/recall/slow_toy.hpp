@@ -22,6 +22,7 @@ class SlowToy {
       : memory_(memory),
         pool_(pool),
         kv_(kv),
+        host_(size_t{kHostPages} * kRecallLayers * cfg::kPageSize),
         arriving_(memory.recalls, host_.data(), pool, cfg::kPageSize, 1, 600),
         leaving_(memory.departures, pool, host_.data(), cfg::kPageSize, 2, 600) {
     for (BlockQueue* queue : {&memory.recalls, &memory.departures}) queue->published = queue->ended = kFirstTicket - 1;
@@ -136,7 +137,7 @@ class SlowToy {
   void choose_some(const State& s, StepBuffers& b, SlowRow& row, int32_t slot, int layer, int context) {
     const uint32_t ticket = next_list();
     Transfer* blocks = memory_.recalls.items_of(ticket);
-    const auto score = [&](int i) { return static_cast<uint32_t>((context / 5 + 7 * i + layer) * 2654435761u) >> 26; };
+    const auto score = [&](int i) { return static_cast<uint32_t>(context / 5 + 7 * i + layer) * 2654435761u >> 26; };
     SerialTeam team;
     const int n = choose(team, row.pages, score, *work_);
     const int misses = place(team, row.layer[layer], n, static_cast<uint32_t>(b.step), *work_,
@@ -179,7 +180,7 @@ class SlowToy {
   RecallMemory& memory_;
   uint64_t* pool_;
   uint64_t (*kv_)(int32_t, int);
-  std::vector<uint64_t> host_ = std::vector<uint64_t>(size_t{kHostPages} * kRecallLayers * cfg::kPageSize);
+  std::vector<uint64_t> host_;
   Copier arriving_, leaving_;
   std::unique_ptr<RecallWork> work_ = std::make_unique<RecallWork>();
   std::map<uint32_t, std::vector<std::pair<int32_t, uint32_t>>> lives_;

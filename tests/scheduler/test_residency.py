@@ -21,10 +21,10 @@ from .test_stress import ADDRESS, SHORT, THREAD, programs, run  # noqa: F401
         (
             SERVED,
             50_000,
-            {"slow_steps": 30_000, "recalled": 500_000, "chosen": 80_000, "sparse": 8_000, "drained": 2_000,
-             "preempted": 200, "epochs": 300, "stalls": 2, "link_waits": 10_000},
+            {"slow_steps": 30_000, "recalled": 500_000, "chosen": 80_000, "sparse": 8_000, "drained": 1_000,
+             "preempted": 100, "epochs": 200, "stalls": 2, "link_waits": 10_000},
         ),
-        (EXACT, 50_000, {"slow_steps": 30_000, "recalled": 800_000, "passes": 200_000, "drained": 2_000,
+        (EXACT, 50_000, {"slow_steps": 30_000, "recalled": 800_000, "passes": 200_000, "drained": 1_000,
                          "link_waits": 10_000}),
     ],
     ids=lambda value: getattr(value, "name", None),

@@ -244,7 +244,7 @@ class World {
     StepBuffers& b = lanes[lane];
     if (b.rows > 0) toy_.run(b);
     if (kOffload) {
-      toy_.slow()->dawdle(draw(16));
+      toy_.slow()->dawdle(2 + draw(16));
       toy_.slow()->measure(1'000 + draw(20'000), draw(8) == 0 ? draw(20'000) : 0);
     }
     schedule_(state(), b, file_.memory());

@@ -188,7 +188,7 @@ DP_FN inline int32_t paused_host(const State& s) {
 // `lack` and `wanted` are of the fast row that it would be.
 DP_FN inline bool goes_slow(const State& s, int32_t q, const int64_t* lack, const int* wanted) {
   for (const RingState& ring : s.rings) {
-    if (ring.queue[static_cast<int>(Lane::kSlow)].head != kNone) return false;
+    if (ring.queue[kSlowLane].head != kNone) return false;
   }
   if (s.recall->seats.count == 0 || host_lack(s, q) > 0 || wanted[kFull] <= cfg::kCacheBlocks) return false;
   if (!link_has_time(s, q)) return false;
@@ -204,7 +204,7 @@ DP_FN inline void make_slow(State& s, int32_t q) {
   RingState& ring = s.rings[s.requests.ring[q]];
   unlink(s.requests, ring.queue[static_cast<int>(Lane::kFast)], q);
   s.requests.lane[q] = Lane::kSlow;
-  insert_after(s.requests, ring.queue[static_cast<int>(Lane::kSlow)], kNone, q);
+  insert_after(s.requests, ring.queue[kSlowLane], kNone, q);
 }
 
 // Admits while there are rows, tokens in the step's budget and pages for all that the new row has to compute. Nothing

@@ -80,7 +80,7 @@ DP_FN void report(Team& team, State& s, EngineStatus& status) {
   show(status.free_pages, free);
   show(status.cached_pages, idle);
   if constexpr (kOffload) {
-    show(status.slow_rows, static_cast<uint32_t>(running_rows(s, static_cast<int>(Lane::kSlow))));
+    show(status.slow_rows, static_cast<uint32_t>(running_rows(s, kSlowLane)));
     show(status.host_pages, static_cast<uint32_t>(kHostPages - host_spare(*s.recall)));
     show(status.total_host_pages, static_cast<uint32_t>(kHostPages));
   }

@@ -26,6 +26,7 @@ enum class Phase : uint8_t { kFree, kQueued, kRunning, kEnded };
 // Lanes that have rows. Each steps at its own pace: while a step of one is under way, steps of another end and are laid
 // out. So schedule() changes the rows of its own lane alone, and marks what it wants of the other's.
 constexpr int kLaneCount = cfg::kSlowRows > 0 ? 2 : 1;
+constexpr int kSlowLane = kLaneCount - 1;  // where there is one
 static_assert(cfg::kSlowRows < cfg::kMaxBatch, "rows that are not slow are fast");
 DP_FN constexpr int lane_rows(int lane) {
   return lane == static_cast<int>(Lane::kSlow) ? cfg::kSlowRows : cfg::kMaxBatch - cfg::kSlowRows;
@@ -302,7 +303,7 @@ DP_FN inline int lane_of_request(const State& s, int32_t q) {
   return kLaneCount == 1 ? 0 : static_cast<int>(s.requests.lane[q]);
 }
 
-DP_FN constexpr bool is_slow(int lane) { return kOffload && lane == static_cast<int>(Lane::kSlow); }
+DP_FN constexpr bool is_slow(int lane) { return kOffload && lane == kSlowLane; }
 
 // Of a row that runs: whether it has slots, and no pages of this group.
 DP_FN constexpr bool has_slots(int group, int32_t slot) { return kOffload && group == kFull && slot < kSlowRows; }
