@@ -24,6 +24,8 @@ constexpr int kKeys = cfg::kHeadDim > 128 ? 32 : 64;
 constexpr int kQuadRows = 4;
 constexpr int kQuadKeys = kLanes / kQuadRows;
 constexpr int kQuadVecs = kLanes / kQuadRows;
+// Times that a decoding row's queries pass over the keys. Each pass fetches its share of what comes next.
+constexpr int kPasses = (kRatio + kQuadRows - 1) / kQuadRows;
 constexpr float kMasked = -__builtin_inff();
 // Below every score, and finite: a row that has seen no key yet must not compute infinity minus infinity.
 constexpr float kNoPeak = -1e30F;
@@ -102,7 +104,7 @@ inline void value_quad(Tile& tile, int r, const Keys<T>& keys, const T* const* a
 #pragma GCC unroll 4
     for (int n = 0; n < kVecs; ++n) {
       values[n] = load(keys.value[j] + d + n * kLanes);
-      if (ahead != nullptr) prefetch_line(ahead[j], d + n * kLanes);
+      if (ahead != nullptr && j % kPasses == r / kQuadRows) prefetch_line(ahead[j], d + n * kLanes);
     }
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
@@ -148,9 +150,9 @@ inline void soften(Tile& tile, int r, int low, int high, int count) {
 template <class T>
 inline void update(Tile& tile, int rows, const Keys<T>& keys, const Keys<T>* next, int base, int position, int window) {
   each_quad(rows, [&](auto size, int r) {
-    const T* const* ahead = next != nullptr && r == 0 ? keys.value : nullptr;
     for (int j = 0; j < keys.count; j += kQuadKeys) {
-      score_quad<size>(tile, r, keys.key + j, ahead == nullptr ? nullptr : ahead + j, j);
+      const bool fetches = next != nullptr && j / kQuadKeys % kPasses == r / kQuadRows;
+      score_quad<size>(tile, r, keys.key + j, fetches ? keys.value + j : nullptr, j);
     }
   });
   for (int r = 0; r < rows; ++r) {
@@ -158,7 +160,7 @@ inline void update(Tile& tile, int rows, const Keys<T>& keys, const Keys<T>* nex
     soften(tile, r, window > 0 ? past - window : 0, past < keys.count ? past : keys.count, keys.count);
   }
   each_quad(rows, [&](auto size, int r) {
-    const T* const* ahead = next != nullptr && r == 0 ? next->key : nullptr;
+    const T* const* ahead = next != nullptr ? next->key : nullptr;
     int d = 0;
     for (; d + kQuadVecs * kLanes <= cfg::kHeadDim; d += kQuadVecs * kLanes)
       value_quad<size, kQuadVecs>(tile, r, keys, ahead, d);
