@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.block_trace import chosen
 from benchmarks.gpu_attention import READ_BANDWIDTH, ROTATED_BYTES
 from benchmarks.gpu_linear import OF_A_LAYER, Step, weight
 from benchmarks.gpu_transfer import event, graph_of
@@ -211,16 +212,7 @@ def traced_choices() -> torch.Tensor:
     A row's candidates are those of SIDES tokens of the text far apart, side by side, and each row and layer begins at
     other tokens.
     """
-    recorded = json.loads(TRACE.read_text("utf-8"))
-    traces = []
-    for steps in recorded["layers"].values():
-        held: set[int] = set()
-        sets = []
-        for changes in steps:
-            held = held.difference(-1 - change for change in changes if change < 0)
-            held = held.union(change for change in changes if change >= 0)
-            sets.append(sorted(held))
-        traces.append(sets)
+    traces = [[sorted(pages) for pages in tokens] for tokens in chosen(json.loads(TRACE.read_text("utf-8"))).values()]
     candidates = CHAIN_CONTEXT // SIZE
     side = candidates // SIDES
     scores = np.zeros((STEPS, LAYERS, ROWS, candidates), np.int32)
@@ -230,8 +222,8 @@ def traced_choices() -> torch.Tensor:
         for row in range(ROWS):
             begins = draw.permutation(len(sets) // STEPS)[:SIDES] * STEPS
             for step in range(STEPS):
-                chosen = [part * side + page for part, begin in enumerate(begins) for page in sets[begin + step]]
-                scores[step, layer, row, chosen] = 1
+                pages = [part * side + page for part, begin in enumerate(begins) for page in sets[begin + step]]
+                scores[step, layer, row, pages] = 1
     return torch.from_numpy(scores).cuda()
 
 
@@ -247,7 +239,6 @@ class Chain:
         self.rows = Rows(self.cubin, files["twin.so"], [CHAIN_CONTEXT - 7] * count, host_pages, first)
         self.summaries, self.attention = deployment.summaries, Attention(self.cubin)
         self.computing, self.copying = torch.cuda.Stream(), torch.cuda.Stream()
-        # A kernel that is not loaded yet would wait for copies to end that wait for it.
         for kernel in LAUNCHED:
             self.cubin.resident_ctas(kernel)
         for name in OF_A_LAYER:
@@ -257,13 +248,17 @@ class Chain:
         self.scores = torch.zeros(LAYERS, ROWS, longest, dtype=torch.int32, device="cuda")
         # There and back, so that no step follows one far away.
         self.order = torch.tensor([*range(STEPS), *range(STEPS - 2, 0, -1)], device="cuda")
-        self.turn = torch.zeros(1, dtype=torch.int64, device="cuda")
+        self.turn, self.place = (torch.zeros(1, dtype=torch.int64, device="cuda") for _ in range(2))
+        self.chosen = torch.empty_like(choices[:1])
+        # Memory that is allocated, or a kernel that is loaded, while copies wait for lists would wait for the copies.
+        self.next_choices()
 
     def next_choices(self) -> None:
         """The scores of the next step."""
         self.turn.add_(1).remainder_(len(self.order))
-        chosen = self.choices.index_select(0, self.order.index_select(0, self.turn))
-        own = chosen[0, :, self.first : self.first + self.count]
+        torch.index_select(self.order, 0, self.turn, out=self.place)
+        torch.index_select(self.choices, 0, self.place, out=self.chosen)
+        own = self.chosen[0, :, self.first : self.first + self.count]
         self.scores[:, : self.count, : own.shape[-1]].copy_(own)
         self.rows.step.view(torch.int64)[:1].add_(1)
 

@@ -1,4 +1,4 @@
-"""The figures in docs/offload.md, from benchmarks/results/gpu_transfer.json and block_choice.json.
+"""The figures in docs/offload.md, from result files and benchmarks/traces/blocks.json.
 
 `python -m benchmarks.offload_page` writes them again; nothing else does.
 """
@@ -6,9 +6,11 @@
 from statistics import mean
 from typing import Any
 
+from benchmarks.block_trace import chosen, hits
 from benchmarks.pages import ROOT, Table, filled, markdown
 
 PAGE = ROOT / "docs/offload.md"
+SLOT_SHARES = (1, 1.25, 1.5, 2, 3)
 WAYS = {"BulkCopy": "bulk", "VectorCopy": "plain", "copy engine": "copy engine"}
 
 
@@ -47,7 +49,34 @@ def choices(report: dict[str, Any]) -> str:
     return markdown(("tokens", "blocks", *ways), rows)
 
 
-TABLES = (Table("tokens", "block_choice", choices), Table("copied", "gpu_transfer", copies))
+def layers(report: dict[str, Any]) -> str:
+    """A line a context and rows, in Markdown: microseconds of a layer's kernels."""
+    head = ("slow rows", "tokens", "scores", "floor", "choice, all there", "choice, random")
+    columns = ("score_seconds", "score_floor_seconds", "choose_found_seconds", "choose_random_seconds")
+    rows = [
+        (str(found["rows"]), f"{found['context']:,}", *(f"{found[name] * 1e6:.1f}" for name in columns))
+        for found in report["kernels"]
+        if "score_seconds" in found
+    ]
+    return markdown(head, rows)
+
+
+def kept(recorded: dict[str, Any]) -> str:
+    """A line for so many slots a chosen block, in Markdown: the share of what a token chooses that is in them."""
+    tokens = chosen(recorded)
+    each = max(len(pages) for steps in tokens.values() for pages in steps)
+    rows = [
+        (f"{share:g}", *(f"{hits(steps, int(share * each)):.1%}" for steps in tokens.values())) for share in SLOT_SHARES
+    ]
+    return markdown(("slots a block", *(f"layer {layer}" for layer in tokens)), rows)
+
+
+TABLES = (
+    Table("tokens", "block_choice", choices),
+    Table("copied", "gpu_transfer", copies),
+    Table("slots a block", "../traces/blocks", kept),
+    Table("slow rows", "gpu_recall", layers),
+)
 
 
 def page(text: str) -> str:

@@ -31,7 +31,14 @@ PAGES = {
     readme_page: ("1 | 1,024", "128 | 1,024", "quiet | vLLM", "28 busy threads | DualPace"),
     side_page: ("24 | 28 | vLLM | busy cores", "256 clients | 0 | DualPace", "24/28/shared | 146.44"),
     scheduler_page: ("256 rows", "top_p 0.9"),
-    offload_page: ("6,000 | 5%", "64 KiB from the host", "8 KiB from the host", "64 KiB to the host"),
+    offload_page: (
+        "6,000 | 5%",
+        "64 KiB from the host",
+        "8 KiB from the host",
+        "64 KiB to the host",
+        "12 | 131,072",
+        "1.25",
+    ),
 }
 
 
