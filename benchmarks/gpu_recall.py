@@ -243,6 +243,7 @@ class Chain:
             self.cubin.resident_ctas(kernel)
         for name in OF_A_LAYER:
             deployment.products.resident_ctas(f"dp_linear_{name}_{self.step.rows}")
+            deployment.products.constant(f"dp_linear_{name}_{self.step.rows}_ctas")
         longest = PLAN.pages[0].pages_per_row
         self.scratch = torch.empty(ROWS, longest, dtype=torch.int32, device="cuda")
         self.scores = torch.zeros(LAYERS, ROWS, longest, dtype=torch.int32, device="cuda")
@@ -250,7 +251,7 @@ class Chain:
         self.order = torch.tensor([*range(STEPS), *range(STEPS - 2, 0, -1)], device="cuda")
         self.turn, self.place = (torch.zeros(1, dtype=torch.int64, device="cuda") for _ in range(2))
         self.chosen = torch.empty_like(choices[:1])
-        # Memory that is allocated, or a kernel that is loaded, while copies wait for lists would wait for the copies.
+        # What allocates memory, loads a kernel or reads a constant while copies wait for lists may wait for the copies.
         self.next_choices()
 
     def next_choices(self) -> None:
