@@ -23,7 +23,6 @@ constexpr int kAnswers = 2;  // of a worker, that are not collected
 // What one worker writes, and how far that is collected.
 struct WorkerDesk {
   alignas(64) uint32_t written;  // answers
-  uint32_t beat;                 // moves while the worker looks for items
   alignas(64) uint32_t collected;
   WorkAnswer answer[kAnswers];
 };

@@ -31,7 +31,6 @@ class Worker {
   template <class Stopped>
   void run(Stopped stopped) {
     while (!stopped()) {
-      add(desk_.beat, 1u);
       if (claim()) {
         if (copy() && attend(stopped)) answer(stopped);
       } else {
