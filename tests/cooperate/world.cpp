@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "../crew.hpp"
+#include "../worlds.hpp"
 #include "host/worker.hpp"
 
 namespace {
@@ -31,24 +31,6 @@ constexpr int kPages = 6000, kMostBlocks = 40 * cfg::kItemBlocks;
 constexpr uint64_t kLeastPatienceUs = 500, kMostPatienceUs = 100'000;
 constexpr uint32_t kFirstTicket = 0u - 2000;
 constexpr auto kLongestLayer = std::chrono::seconds(5);
-
-void expect(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "%s\n", what);
-  std::abort();
-}
-
-uint64_t mix(uint64_t x) {
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-  x = (x ^ x >> 27) * 0x94D049BB133111EB;
-  return x ^ x >> 31;
-}
-
-struct Random {
-  uint64_t state;
-  uint32_t draw(uint32_t n) { return static_cast<uint32_t>((mix(++state * 0x9E3779B97F4A7C15) >> 32) * n >> 32); }
-  bool one_in(uint32_t n) { return draw(n) == 0; }
-};
 
 uint64_t now_ns() { return static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count()); }
 void nap(uint32_t us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "../worlds.hpp"
 #include "common/recall.hpp"
 #include "copier.hpp"
 
@@ -22,24 +23,6 @@ constexpr int kPoolPages = cfg::kPages[0], kBatches = 2;
 constexpr uint32_t kFirstTicket = 0u - 500;
 constexpr uint64_t kLongestWait = 100'000;
 
-void expect(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "%s\n", what);
-  std::abort();
-}
-
-uint64_t mix(uint64_t x) {
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-  x = (x ^ x >> 27) * 0x94D049BB133111EB;
-  return x ^ x >> 31;
-}
-
-struct Random {
-  uint64_t state;
-  uint32_t draw(uint32_t n) { return static_cast<uint32_t>((mix(++state * 0x9E3779B97F4A7C15) >> 32) * n >> 32); }
-  bool one_in(uint32_t n) { return draw(n) == 0; }
-};
-
 struct Block {
   uint64_t word[4];
 };
@@ -49,52 +32,6 @@ Block contents(uint64_t life, int page, int layer, int tokens) {
   const uint64_t seed = mix(life << 32 | static_cast<uint64_t>(page << 12 | layer << 8 | tokens));
   return {{seed, seed + 1, seed + 2, seed + 3}};
 }
-
-// Runs something as a team of threads that stay, or alone.
-class Crew {
- public:
-  explicit Crew(int members) : meeting_(members) {
-    for (int m = 1; m < members; ++m) threads_.emplace_back([this, m] { serve(m); });
-  }
-  ~Crew() {
-    job_ = nullptr;
-    meeting_.barrier.arrive_and_wait();
-  }
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
-
-  template <class F>
-  void run(F f) {
-    if (threads_.empty()) {
-      SerialTeam team;
-      return f(team);
-    }
-    const auto job = [&](int member) {
-      ThreadTeam team(meeting_, member);
-      f(team);
-      meeting_.barrier.arrive_and_wait();
-    };
-    using Job = decltype(job);
-    context_ = &job;
-    job_ = [](const void* context, int member) { (*static_cast<const Job*>(context))(member); };
-    meeting_.barrier.arrive_and_wait();
-    job(0);
-  }
-
- private:
-  void serve(int member) {
-    while (true) {
-      meeting_.barrier.arrive_and_wait();
-      if (job_ == nullptr) return;
-      job_(context_, member);
-    }
-  }
-
-  ThreadTeam::Meeting meeting_;
-  const void* context_ = nullptr;
-  void (*job_)(const void*, int) = nullptr;
-  std::vector<std::jthread> threads_;
-};
 
 struct Tally {
   uint64_t steps, lives, aborted_in_flight, chosen, recalled, sent, paused, waits, drained, trace;

@@ -1,5 +1,8 @@
-// Runs something as a team of threads that stay, or alone.
+// What worlds without a model share.
 #pragma once
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -7,6 +10,25 @@
 
 namespace dp {
 
+inline void expect(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "%s\n", what);
+  std::abort();
+}
+
+inline uint64_t mix(uint64_t x) {
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+  x = (x ^ x >> 27) * 0x94D049BB133111EB;
+  return x ^ x >> 31;
+}
+
+struct Random {
+  uint64_t state;
+  uint32_t draw(uint32_t n) { return static_cast<uint32_t>((mix(++state * 0x9E3779B97F4A7C15) >> 32) * n >> 32); }
+  bool one_in(uint32_t n) { return draw(n) == 0; }
+};
+
+// Runs something as a team of threads that stay, or alone.
 class Crew {
  public:
   explicit Crew(int members) : meeting_(members) {
