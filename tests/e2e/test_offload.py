@@ -16,6 +16,7 @@ from tests.e2e.appliance import Served, serving
 from tests.engine.compiled import Quiet
 
 from .test_metrics import scrape
+from .test_top import top
 
 SHAPE = {
     "family": "llama", "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "intermediate": 96,
@@ -96,3 +97,16 @@ def test_sparse_attention_is_asked_for_and_labelled(offloaded: Served, expected:
 def test_a_short_row_asked_to_be_sparse_has_nothing_to_leave_out(offloaded: Served) -> None:
     answer = complete(offloaded, SHORT, 8, sparse_attention=True)
     assert answer["usage"]["completion_tokens_details"] is None
+
+
+def test_top_and_the_page_tell_of_it(offloaded: Served) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(complete, offloaded, LONG, 400)
+        shown = top(offloaded.url, "--once", "--interval", "0.5", PYTHONIOENCODING="utf-8")
+        assert long.result()["usage"]["completion_tokens"] == 400
+    assert shown.returncode == 0, shown.stderr
+    assert "─ Slow rows ─" in shown.stdout
+    assert "─ Recall ─" in shown.stdout
+    page = httpx.get(f"{offloaded.url}/").text
+    assert "Blocks recalled" in page
+    assert "512 pages of KV in host memory" in page
