@@ -30,6 +30,9 @@ DP_FN inline int32_t ordered(float value) {
   return bits ^ ((bits >> 31) & 0x7FFFFFFF);
 }
 
+// Likewise, from 0 on.
+DP_FN inline uint32_t ranked(float value) { return static_cast<uint32_t>(ordered(value)) ^ 0x80000000u; }
+
 DP_FN inline float value_of(int32_t order) {
   return float_of(static_cast<uint32_t>(order ^ ((order >> 31) & 0x7FFFFFFF)));
 }

@@ -213,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       if (lane / kSide == i) mine = theirs;
     }
     if (lane < chunk.count) {
-      scores[chunk.row * cfg::kPagesPerRow + chunk.first + lane] = static_cast<uint32_t>(ordered(mine)) ^ 0x80000000u;
+      scores[chunk.row * cfg::kPagesPerRow + chunk.first + lane] = ranked(mine);
     }
   }
   if (!waited) wait_dependency();

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/exact.hpp"
 #include "common/scheduler.hpp"
 #include "host/workspace.hpp"
 
@@ -88,17 +89,7 @@ class Mover {
 float widened(const std::byte* block, int64_t i) {
   if constexpr (cfg::kDType == DType::fp32) return reinterpret_cast<const float*>(block)[i];
   if constexpr (cfg::kDType == DType::fp16) return static_cast<float>(reinterpret_cast<const _Float16*>(block)[i]);
-  uint32_t bits = uint32_t{reinterpret_cast<const uint16_t*>(block)[i]} << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-// The order of finite floats, as that of whole numbers.
-uint32_t ordered(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+  return float_of(uint32_t{reinterpret_cast<const uint16_t*>(block)[i]} << 16);
 }
 
 class SlowLane {
@@ -230,7 +221,7 @@ class SlowLane {
         const float a = query[d] * low[d % cfg::kHeadDim], b = query[d] * high[d % cfg::kHeadDim];
         sum += a > b ? a : b;
       }
-      score_[i] = ordered(sum);
+      score_[i] = ranked(sum);
     }
   }
 
