@@ -6,7 +6,7 @@
 import json
 from typing import Any
 
-from benchmarks.pages import RESULTS, ROOT, Table, filled, markdown
+from benchmarks.pages import ROOT, Table, filled, markdown, result
 
 PAGE = ROOT / "docs/products.md"
 KNOWN = ROOT / "dualpace/plan/products/h200.json"
@@ -59,5 +59,4 @@ def page(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    measured = json.loads((RESULTS / "gpu_linear.json").read_text(encoding="utf-8"))
-    KNOWN.write_text(products(measured), encoding="utf-8")
+    KNOWN.write_text(products(result("gpu_linear")), encoding="utf-8")

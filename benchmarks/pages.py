@@ -23,9 +23,15 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ("---",) * len(head), *rows)) + "\n"
 
 
+def result(name: str) -> dict[str, Any]:
+    """The result file `name`."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
 def filled(text: str, tables: Iterable[Table]) -> str:
     """The page `text` with the figures of the result files."""
     for first, name, make in tables:
-        written = make(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")))
+        written = make(result(name))
         text = re.sub(rf"^\| {first} \|.*?\n\n", lambda _, written=written: written, text, flags=re.DOTALL | re.M)
     return text

@@ -3,15 +3,15 @@
 `python -m benchmarks.readme_page` writes them again; nothing else does.
 """
 
-import json
 from typing import Any
 
 from benchmarks import side_page
-from benchmarks.pages import RESULTS, ROOT, Table, filled, markdown
+from benchmarks.pages import ROOT, Table, filled, markdown, result
 from dualpace.bench.plot import Line, picture
 
 PAGE = ROOT / "README.md"
 PICTURE = ROOT / "docs/tpot.svg"
+NAME = "gpu_engine"
 # The prompt whose figures are plotted by rows.
 PROMPT = 1024
 # The load and the placement whose latency is shown beside vLLM's.
@@ -66,7 +66,7 @@ def _beside(run: dict[str, Any]) -> tuple[str, ...]:
     return cores, side_page.NAMES[run["server"]], *quantiles, f"{run['tokens_per_s']['value']:,.0f}"
 
 
-TABLES = (Table(_HEAD[0], "gpu_engine", cells), Table(_BESIDE[0], side_page.NAME, beside))
+TABLES = (Table(_HEAD[0], NAME, cells), Table(_BESIDE[0], side_page.NAME, beside))
 
 
 def page(text: str) -> str:
@@ -74,12 +74,6 @@ def page(text: str) -> str:
     return filled(text, TABLES)
 
 
-def report_of() -> dict[str, Any]:
-    """The result file."""
-    found: dict[str, Any] = json.loads((RESULTS / "gpu_engine.json").read_text(encoding="utf-8"))
-    return found
-
-
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    PICTURE.write_text(drawn(report_of()), encoding="utf-8")
+    PICTURE.write_text(drawn(result(NAME)), encoding="utf-8")

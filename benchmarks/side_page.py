@@ -3,13 +3,12 @@
 `python -m benchmarks.side_page` writes them again; nothing else does.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from statistics import geometric_mean
 from typing import Any
 
-from benchmarks.pages import RESULTS, ROOT, Table, filled, markdown
+from benchmarks.pages import ROOT, Table, filled, markdown, result
 from dualpace.bench.plot import Line, picture
 
 PAGE = ROOT / "docs/side_by_side.md"
@@ -144,4 +143,4 @@ def page(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    PICTURE.write_text(drawn(json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))), encoding="utf-8")
+    PICTURE.write_text(drawn(result(NAME)), encoding="utf-8")

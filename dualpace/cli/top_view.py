@@ -66,10 +66,8 @@ def gauges(looks: Looks) -> Iterator[Gauge]:
 
 def _slow_gauges(looks: Looks) -> Iterator[Gauge]:
     """Of rows with KV in host memory."""
-    rows, (held, free) = (
-        looks.value("dualpace_slow_rows"),
-        (looks.value(f"dualpace_host_pages|state={state}") for state in ("held", "free")),
-    )
+    rows = looks.value("dualpace_slow_rows")
+    held, free = (looks.value(f"dualpace_host_pages|state={state}") for state in ("held", "free"))
     full = 100 * held / max(1.0, held + free)
     yield Gauge("Slow rows", rows, f"{rows:,.0f} rows", f"{full:.1f} % of host memory")
     recalled = looks.rate("dualpace_link_bytes_total|way=recall", RATE_S)

@@ -43,9 +43,7 @@ class HostScheduler:
     ) -> None:
         """`vocabulary`: ids from it on are padding and never sampled. `threads` sample. Raises LayoutError."""
         self._library = _load(library)
-        layout = f"{self._library.dp_engine_layout():016x}"
-        if layout != abi.layout_hash(plan):
-            raise LayoutError(f"{library}: layout {layout}, the plan's is {abi.layout_hash(plan)}; build it again")
+        check_layout(library, self._library.dp_engine_layout(), plan)
         self._memory = memory
         self._handle = self._library.dp_engine_create(memory.address, vocabulary or plan.model.vocab, threads)
         lanes = Lane if plan.schedule.slow_rows else (Lane.FAST,)
@@ -101,6 +99,13 @@ class HostScheduler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def check_layout(library: Path, layout: int, plan: Plan) -> None:
+    """Raises LayoutError unless `layout`, which `library` says of itself, is that of the plan."""
+    found, wanted = f"{layout:016x}", abi.layout_hash(plan)
+    if found != wanted:
+        raise LayoutError(f"{library}: layout {found}, the plan's is {wanted}; build it again")
 
 
 def _load(path: Path) -> ctypes.CDLL:

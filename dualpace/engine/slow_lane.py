@@ -12,6 +12,7 @@ from dualpace.engine.kernels import Kernels
 from dualpace.engine.scheduler import HostScheduler
 from dualpace.plan.plan import Plan
 from dualpace.plan.program import Op
+from dualpace.plan.recall import recalled_layers
 from dualpace.plan.structs import Lane, StepKind
 
 _ENDED = object()
@@ -28,7 +29,7 @@ class SlowExecutor(Executor):
         super().__init__(*arguments, **options)
 
     def _attention(self, op: Op) -> Call:
-        layers = recalled_layers(self._plan)
+        layers = recalled_layers(self._plan.model)
         if op.layer not in layers:
             return super()._attention(op)
         attend = self._attend
@@ -55,7 +56,7 @@ class SlowLane:
     ) -> None:
         """`pools` are those of the fast lane's executor."""
         self._library, self._scheduler = _load(library), scheduler
-        layers = recalled_layers(plan)
+        layers = recalled_layers(plan.model)
         addresses = (ctypes.c_void_p * len(layers))(*(pools[layer].data_ptr() for layer in layers))
         step = scheduler.step_addresses[Lane.SLOW]
         self._handle = ctypes.c_void_p(self._library.dp_slow_create(scheduler.recall_address, step, addresses))
@@ -88,11 +89,6 @@ class SlowLane:
     def close(self) -> None:
         """End the threads that copy."""
         self._library.dp_slow_destroy(self._handle)
-
-
-def recalled_layers(plan: Plan) -> list[int]:
-    """Layers whose KV may be in host memory."""
-    return [layer for group in plan.model.groups if not group.window for layer in group.layers]
 
 
 def _load(path: Path) -> ctypes.CDLL:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from dualpace.engine.scheduler import LayoutError
-from dualpace.plan import abi
+from dualpace.engine.scheduler import check_layout
 from dualpace.plan.plan import Plan
 
 
@@ -25,9 +24,7 @@ class Workers:
         self._library.dp_workers_layout.restype = ctypes.c_uint64
         self._library.dp_cooperation_bytes.restype = ctypes.c_int64
         self._library.dp_workers_start.restype = ctypes.c_void_p
-        layout = f"{self._library.dp_workers_layout():016x}"
-        if layout != abi.layout_hash(plan):
-            raise LayoutError(f"{library}: layout {layout}, the plan's is {abi.layout_hash(plan)}; build it again")
+        check_layout(library, self._library.dp_workers_layout(), plan)
         most = int(self._library.dp_most_workers())
         if len(cpus) > most:
             raise ValueError(f"{len(cpus)} CPU workers, {most} are the most")

@@ -40,9 +40,14 @@ def recent(page_size: int) -> int:
     return -(-RECENT_TOKENS // page_size) + 1
 
 
-def offloaded_layers(model: Model) -> int:
+def recalled_layers(model: Model) -> list[int]:
     """Layers whose blocks may be in host memory."""
-    return sum(len(group.layers) for group in model.groups if not group.window)
+    return [layer for group in model.groups if not group.window for layer in group.layers]
+
+
+def offloaded_layers(model: Model) -> int:
+    """How many layers have blocks that may be in host memory."""
+    return len(recalled_layers(model))
 
 
 def host_page_bytes(layout: KvLayout) -> int:

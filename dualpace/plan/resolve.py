@@ -81,7 +81,7 @@ def resolve(spec: Spec, base: Path, hub_cache: Path | None = None) -> Plan:
         forecast=forecast(model, target, attention, policy, capacity.schedule.prefill_chunk, floors),
         policy=policy,
         recall=_recall(model, target, attention, capacity) if capacity.offload.mode == "recall" else (),
-        cooperation=_cooperation(model, target, attention, capacity),
+        cooperation=_cooperation(model, target, attention, capacity) if capacity.offload.mode == "cooperative" else (),
     )
 
 
@@ -245,8 +245,6 @@ def _recall(model: Model, target: Target, attention: Attention, capacity: Capaci
 
 
 def _cooperation(model: Model, target: Target, attention: Attention, capacity: Capacity) -> tuple[CooperativePace, ...]:
-    if capacity.offload.mode != "cooperative":
-        return ()
     alone = _recall(model, target, attention, capacity)
     return tuple(cooperation.paces(model, target, capacity.offload, attention.split_tokens, alone))
 

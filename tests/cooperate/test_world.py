@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from dualpace.build.units import HOST
-from tests.scheduler.engines import write_sources
+from tests.scheduler.engines import plant, write_sources
 
 from .plans import HERE, SMALL
 
@@ -133,21 +133,15 @@ PLANTED = [
     ("file", "right", "wrong", "flags"), [(*bug[1:4], bug[4:]) for bug in PLANTED], ids=[bug[0] for bug in PLANTED]
 )
 def test_a_planted_bug_is_noticed(tmp_path, file, right, wrong, flags):
-    write_sources(SMALL, tmp_path)
-    source = tmp_path / file
-    assert source.read_text().count(right) == 1
-    source.write_text(source.read_text().replace(right, wrong))
+    plant(SMALL, tmp_path, file, right, wrong)
     program = compile_world(tmp_path, "-w", *flags)
     result = subprocess.run([program, "20000", "1", "3", "0", "1"], capture_output=True, text=True, timeout=120)
     assert result.returncode != 0, result.stdout
 
 
 def test_a_team_that_does_not_meet_before_an_item_is_there_is_noticed(tmp_path):
-    write_sources(SMALL, tmp_path)
-    source = tmp_path / "common" / "cooperate.hpp"
     right = "  team.sync();\n  if (team.leader()) {\n    ledger.published"
-    assert source.read_text().count(right) == 1
-    source.write_text(source.read_text().replace(right, right.removeprefix("  team.sync();\n")))
+    plant(SMALL, tmp_path, "common/cooperate.hpp", right, right.removeprefix("  team.sync();\n"))
     program = compile_world(tmp_path, "-w", *THREAD)
     result = subprocess.run([program, "20000", "1", "2", "0", "3"], capture_output=True, text=True, timeout=120)
     assert result.returncode != 0, result.stdout

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from benchmarks import (
@@ -16,7 +14,7 @@ from benchmarks import (
     scheduler_page,
     side_page,
 )
-from benchmarks.pages import RESULTS
+from benchmarks.pages import result
 
 # Page, and the beginnings of lines without which a table is missing.
 PAGES = {
@@ -52,10 +50,10 @@ def test_a_page_shows_what_was_measured(module):
 def test_the_plot_beside_vllm_shows_what_was_measured():
     drawn = side_page.PICTURE.read_text(encoding="utf-8")
     assert "beside 28 threads" in drawn
-    assert drawn == side_page.drawn(json.loads((RESULTS / f"{side_page.NAME}.json").read_text(encoding="utf-8")))
+    assert drawn == side_page.drawn(result(side_page.NAME))
 
 
 def test_the_plot_shows_what_was_measured():
     drawn = readme_page.PICTURE.read_text(encoding="utf-8")
     assert "at 128 rows" in drawn
-    assert drawn == readme_page.drawn(readme_page.report_of())
+    assert drawn == readme_page.drawn(result(readme_page.NAME))

@@ -1,7 +1,6 @@
 """The cost model of attention: what it prefers, and that plan and device agree on it."""
 
 import ctypes
-import subprocess
 
 import pytest
 from hypothesis import given, settings
@@ -19,8 +18,8 @@ from dualpace.plan.attention_cost import (
     workqueue_work,
 )
 from dualpace.plan.plan import AttentionPolicy, KernelCost
-from dualpace.render.sources import render
 
+from .compiled import compiled
 from .deployments import GEMMA_270M, LLAMA_8B, plan
 
 PLAN = plan(LLAMA_8B)
@@ -70,25 +69,7 @@ class _Choice(ctypes.Structure):
 @pytest.fixture(scope="module")
 def device(tmp_path_factory):
     """The device's formulas, compiled by g++."""
-    folder = tmp_path_factory.mktemp("cost")
-    for path, text in render(PLAN).items():
-        if path.startswith("common/"):
-            (folder / path).parent.mkdir(exist_ok=True)
-            (folder / path).write_text(text)
-    source, library = "tests/plan/cost_of.cpp", folder / "cost_of.so"
-    flags = (
-        "-std=c++20",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-Wconversion",
-        "-Werror",
-        "-ffp-contract=off",
-        "-fPIC",
-        "-shared",
-    )
-    subprocess.run(["g++", *flags, f"-I{folder}", source, "-o", library], check=True, timeout=120)
-    return ctypes.CDLL(str(library))
+    return compiled(PLAN, tmp_path_factory.mktemp("cost"), "cost_of.cpp")
 
 
 def on_device(device, seen, policy):

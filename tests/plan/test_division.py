@@ -2,7 +2,6 @@
 
 import ctypes
 import random
-import subprocess
 
 import pytest
 
@@ -10,7 +9,8 @@ from dualpace.plan import cooperation
 from dualpace.plan.cooperation import Belief, Rates, Seen
 from dualpace.plan.structs import ITEM_SPLITS
 from tests.cooperate.compiled import cooperative
-from tests.scheduler.engines import write_sources
+
+from .compiled import compiled
 
 DOUBLE, INT = ctypes.c_double, ctypes.c_int32
 
@@ -38,22 +38,7 @@ def plan():
 
 @pytest.fixture(scope="module")
 def device(plan, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("division")
-    write_sources(plan, folder)
-    flags = (
-        "-std=c++20",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-Wconversion",
-        "-Werror",
-        "-ffp-contract=off",
-        "-fPIC",
-        "-shared",
-    )
-    library = folder / "division_of.so"
-    subprocess.run(["g++", *flags, f"-I{folder}", "tests/plan/division_of.cpp", "-o", library], check=True, timeout=120)
-    loaded = ctypes.CDLL(str(library))
+    loaded = compiled(plan, tmp_path_factory.mktemp("division"), "division_of.cpp")
     for name in ("block_bytes", "answer_share", "trusted"):
         getattr(loaded, name).restype = DOUBLE
     return loaded

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from dualpace.build.units import HOST
-from tests.scheduler.engines import write_sources
+from tests.scheduler.engines import plant, write_sources
 
 from .plans import HERE, PLANS, TIGHT
 
@@ -133,10 +133,7 @@ PLANTED = [
 
 @pytest.mark.parametrize(("file", "right", "wrong"), [bug[1:] for bug in PLANTED], ids=[bug[0] for bug in PLANTED])
 def test_a_planted_bug_is_noticed(tmp_path, file, right, wrong):
-    write_sources(TIGHT, tmp_path)
-    source = tmp_path / file
-    assert source.read_text().count(right) == 1
-    source.write_text(source.read_text().replace(right, wrong))
+    plant(TIGHT, tmp_path, file, right, wrong)
     program = compile_world(tmp_path, "-w")
     result = subprocess.run([program, "20000", "1", "1", "0"], capture_output=True, text=True, timeout=120)
     assert result.returncode < 0, result.stdout

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .engines import compile_host
+from .engines import compile_host, compile_program, write_sources
 from .plans import PLANS
 from .toy import Toy
 
@@ -16,6 +16,22 @@ def libraries(tmp_path_factory):
         if plan not in compiled:
             compiled[plan] = compile_host(plan, tmp_path_factory.mktemp(plan.name))
         return compiled[plan]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """Compiles a program of a plan with some flags, once."""
+    compiled = {}
+
+    def of(plan, source, *flags):
+        key = (plan.name, source, flags)
+        if key not in compiled:
+            folder = tmp_path_factory.mktemp(plan.name)
+            write_sources(plan, folder)
+            compiled[key] = compile_program(folder, source, *flags)
+        return compiled[key]
 
     return of
 

@@ -27,6 +27,14 @@ def write_sources(plan, folder):
             (folder / path).write_text(text)
 
 
+def plant(plan, folder, file, right, wrong):
+    """The sources of `plan` in `folder`, with a bug in one: the text `wrong` in the place of `right`."""
+    write_sources(plan, folder)
+    source = folder / file
+    assert source.read_text().count(right) == 1
+    source.write_text(source.read_text().replace(right, wrong))
+
+
 def compile_host(plan, folder, *flags):
     """`flags` come last, so they win."""
     write_sources(plan, folder)

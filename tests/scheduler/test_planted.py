@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from .engines import compile_program, write_sources
+from .engines import compile_program, plant
 from .plans import TIGHT, TWO_LANES
 
 # What is wrong, in which file, and the change that makes it so.
@@ -162,10 +162,7 @@ PLANTED_BETWEEN_LANES = [
     ids=[bug[0] for bug in PLANTED + PLANTED_BETWEEN_LANES],
 )
 def test_a_planted_bug_is_noticed(tmp_path, plan, file, right, wrong):
-    write_sources(plan, tmp_path)
-    source = tmp_path / file
-    assert source.read_text().count(right) == 1
-    source.write_text(source.read_text().replace(right, wrong))
+    plant(plan, tmp_path, file, right, wrong)
     # A planted bug may leave a parameter unused.
     program = compile_program(tmp_path, "stress.cpp", "-w")
     result = subprocess.run([program, "100000", "1", "1"], capture_output=True, text=True, timeout=120)

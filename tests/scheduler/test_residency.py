@@ -10,8 +10,8 @@ import pytest
 
 from tests.recall.plans import EXACT, SERVED
 
-from .engines import compile_program, write_sources
-from .test_stress import ADDRESS, SHORT, THREAD, programs, run  # noqa: F401
+from .engines import compile_program, plant
+from .test_stress import ADDRESS, SHORT, THREAD, run
 
 
 # Rows that choose, in scarce host memory; and rows that attend to all, beside windows.
@@ -29,7 +29,7 @@ from .test_stress import ADDRESS, SHORT, THREAD, programs, run  # noqa: F401
     ],
     ids=lambda value: getattr(value, "name", None),
 )  # fmt: skip
-def test_many_steps(programs, plan, steps, least):  # noqa: F811
+def test_many_steps(programs, plan, steps, least):
     happened = run(programs(plan, "stress.cpp"), steps, 1, 1)
     assert {name: happened[name] for name, count in least.items() if happened[name] < count} == {}
 
@@ -39,7 +39,7 @@ def test_many_steps(programs, plan, steps, least):  # noqa: F811
     [(SERVED, (), 3), (SERVED, ADDRESS, 1), (SERVED, THREAD, 2), (EXACT, ADDRESS, 1)],
     ids=["three threads", "address and undefined", "thread", "exact, address and undefined"],
 )
-def test_every_build_and_number_of_threads_makes_the_same_steps(programs, plan, flags, members):  # noqa: F811
+def test_every_build_and_number_of_threads_makes_the_same_steps(programs, plan, flags, members):
     assert run(programs(plan, "stress.cpp", *flags), SHORT, 7, members) == run(
         programs(plan, "stress.cpp"), SHORT, 7, 1
     )
@@ -124,10 +124,7 @@ PLANTED = [
 
 @pytest.mark.parametrize(("file", "right", "wrong"), [bug[1:] for bug in PLANTED], ids=[bug[0] for bug in PLANTED])
 def test_a_planted_bug_is_noticed(tmp_path, file, right, wrong):
-    write_sources(SERVED, tmp_path)
-    source = tmp_path / file
-    assert source.read_text().count(right) == 1
-    source.write_text(source.read_text().replace(right, wrong))
+    plant(SERVED, tmp_path, file, right, wrong)
     program = compile_program(tmp_path, "stress.cpp", "-w")
     result = subprocess.run([program, "30000", "1", "1"], capture_output=True, text=True, timeout=300)
     # By a fault, which aborts, or by a crash.

@@ -9,7 +9,6 @@ import subprocess
 
 import pytest
 
-from .engines import compile_program, write_sources
 from .plans import FORGETFUL, NARROW, ROOMY, TIGHT, TWO_LANES
 
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
@@ -21,22 +20,6 @@ def run(program, *arguments):
     """What the program printed. A fault is in the test's output."""
     result = subprocess.run([program, *map(str, arguments)], check=True, stdout=subprocess.PIPE, timeout=600)
     return json.loads(result.stdout)
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    """Compiles a program of a plan with some flags, once."""
-    compiled = {}
-
-    def of(plan, source, *flags):
-        key = (plan.name, source, flags)
-        if key not in compiled:
-            folder = tmp_path_factory.mktemp(plan.name)
-            write_sources(plan, folder)
-            compiled[key] = compile_program(folder, source, *flags)
-        return compiled[key]
-
-    return of
 
 
 # Steps with at least one running row each, a million together, and what has to have happened at least so often.

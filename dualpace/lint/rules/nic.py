@@ -56,12 +56,10 @@ def device_form(context: LintContext) -> Iterator[Finding]:
     if colon:
         help_ = f"write `device: {bare}`" + (f" and `port: {port}`" if port.isdigit() else "")
         yield Finding(("nic", "device"), f"nic.device is {name}, a device and a port in one", help_)
-    elif "/" in name:
-        help_ = "write a name that `ibv_devices` lists, such as mlx5_0"
-        yield Finding(("nic", "device"), f"nic.device is {name}, a path", help_)
     elif not re.fullmatch(r"[\w.-]+", name):
+        what = "a path" if "/" in name else "which no device is called"
         help_ = "write a name that `ibv_devices` lists, such as mlx5_0"
-        yield Finding(("nic", "device"), f"nic.device is {name}, which no device is called", help_)
+        yield Finding(("nic", "device"), f"nic.device is {name}, {what}", help_)
 
 
 def few_slots(context: LintContext) -> Iterator[Finding]:
